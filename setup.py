@@ -1,0 +1,52 @@
+"""Installs cfn_jax: `pip install -e .`, with extras for accelerators, tests and the demo."""
+
+import pathlib
+
+from setuptools import find_packages, setup
+
+# Every range holds the versions that the tests ran with; the next ones are untried.
+PHOTOGRAPHS = ['scikit-image>=0.25,<0.27', 'scikit-learn>=1.6,<1.10']
+
+setup(
+  name='cfn_jax',
+  version='0.1.0',
+  description='The context-free network, trained by solving jigsaw puzzles, in JAX.',
+  long_description=pathlib.Path('README.md').read_text(encoding='utf8'),
+  long_description_content_type='text/markdown',
+  python_requires='>=3.11',
+  packages=find_packages(include=['cfn_jax', 'cfn_jax.*']),
+  install_requires=[
+    'absl-py>=2.1,<3',
+    'array_record>=0.8,<0.9',
+    'flax>=0.12,<0.13',
+    'grain>=0.2.18,<0.3',
+    'jax>=0.10,<0.11',
+    'matplotlib>=3.10,<3.12',
+    'ml-collections>=1.1,<2',
+    'numpy>=2.2,<2.5',
+    'opencv-python-headless>=4.13,<5',
+    'optax>=0.2.8,<0.3',
+    'orbax-checkpoint>=0.12,<0.13',
+    'pillow>=12,<14',
+    'rich>=14,<16',
+    'scipy>=1.15,<1.18',
+    'simplejpeg>=1.8,<2',
+    'tensorboardX>=2.6.4,<3',
+    'tensorflow-datasets>=4.9.9,<5',
+    'tqdm>=4.66,<5',
+  ],
+  extras_require={
+    'cuda12': ['jax[cuda12]>=0.10,<0.11'],
+    'cuda13': ['jax[cuda13]>=0.10,<0.11'],
+    'tpu': ['jax[tpu]>=0.10,<0.11'],
+    'torch': ['torch>=2.13,<2.15'],
+    'demo': PHOTOGRAPHS,
+    'test': [
+      *PHOTOGRAPHS,
+      'hypothesis>=6.100,<7',
+      'mypy>=2.3,<3',
+      'pytest>=9,<10',
+      'ruff>=0.17,<0.18',
+    ],
+  },
+)
