@@ -1,0 +1,163 @@
+"""Command line: makes, prunes, converts, checks and pictures permutation sets.
+
+Paper: section 3.2 and Table 4. `python -m cfn_jax.permutations --help` lists the options.
+"""
+
+import argparse
+import math
+import pathlib
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from cfn_jax.jigsaw import permutation_files as files
+from cfn_jax.jigsaw import permutations
+
+
+class _Parser(argparse.ArgumentParser):
+  def error(self, message: str) -> NoReturn:
+    self.exit(2, f'error: {message}\n')  # one line, without the usage
+
+
+def _parse_grid(text: str) -> tuple[int, int]:
+  match = re.fullmatch(r'(\d{1,3})(?:x(\d{1,3}))?', text)
+  if not match:
+    raise argparse.ArgumentTypeError(f'{text!r}: must be like 3 or 3x3 (rows x columns)')
+  return int(match[1]), int(match[2] or match[1])
+
+
+def make_parser() -> argparse.ArgumentParser:
+  """Makes the parser of the command line."""
+  parser = _Parser(
+    prog='python -m cfn_jax.permutations',
+    description='Makes a permutation set, or reads one, and prints how far apart its members are.',
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    epilog='examples:\n'
+    '  --num=1000 --out=perms.npy                   Algorithm 1 of the paper\n'
+    '  --num=1000 --method=code --out=perms.npy     the same mean distance, minimum 6\n'
+    '  --num=1000 --method=target --mean=6.35       a wanted mean distance\n'
+    '  --min-distance=6 --plot=perms.png            100 permutations without similar ones\n'
+    '  --input=permutations_100.bin --out=perms.npy  check and convert a file\n',
+    allow_abbrev=False,
+  )
+  add = parser.add_argument
+  add('--num', type=int, help='permutations in the set (default 1000; all that --min-distance,'
+      ' --method=code or --input leaves where one of these is given)')  # fmt: skip
+  add('--method', help=f'{", ".join(permutations.METHODS)} (default max)')
+  add('--ties', help=f'how equally good ones are chosen: {", ".join(permutations.TIES)}'
+      ' (default spread)')  # fmt: skip
+  add('--mean', type=float, help='mean distance wanted by --method=target')
+  add('--min-distance', type=int, default=0, metavar='D', help='smallest distance allowed')
+  add('--seed', type=int, default=0, help='the same seed gives the same bytes (default 0)')
+  add('--grid', type=_parse_grid, help='tiles along a side, 2 to 5, or rows x columns (default 3)')
+  add('--input', metavar='FILE', help='take the set from a .npy, binary or text file instead')
+  add('--out', metavar='FILE', help='write the set: .npy, .bin, .csv or .txt')
+  add('--plot', metavar='FILE.png', help='draw distances, counts and examples')
+  add('--table', action='store_true', help='print the table of all methods and nothing else')
+  return parser
+
+
+def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, str]:
+  """Makes or reads the set; returns it with a line that says where it comes from."""
+  if arguments.input is not None:
+    for name in ('method', 'ties', 'mean'):
+      if getattr(arguments, name) is not None:
+        raise permutations.PermutationError(f'--{name} does not go with --input')
+    loaded = permutations.load_permutations(arguments.input)
+    tiles = loaded.permutations.shape[1]
+    if arguments.grid and math.prod(arguments.grid) != tiles:
+      rows, columns = arguments.grid
+      raise permutations.PermutationError(
+        f'{arguments.input}: permutations of {tiles} tiles; --grid={rows}x{columns} has '
+        f'{rows * columns}'
+      )
+    made = loaded.permutations
+    if arguments.num is not None or arguments.min_distance:
+      made = permutations.prune_permutations(
+        made,
+        num=-1 if arguments.num == 0 else arguments.num or 0,
+        min_distance=arguments.min_distance,
+        seed=arguments.seed,
+      )
+    return made, f'read {arguments.input}: {loaded.note}'
+  method = arguments.method or 'max'
+  ties = arguments.ties or 'spread'
+  open_ended = arguments.min_distance or method == 'code'
+  num = (0 if open_ended else 1000) if arguments.num is None else arguments.num
+  if arguments.num == 0:
+    raise permutations.PermutationError('permutations.num=0: must be at least 2')
+  rows, columns = arguments.grid or (3, 3)
+  made = permutations.make_permutations(
+    num,
+    method=method,
+    ties=ties,
+    mean=arguments.mean or 0.0,
+    min_distance=arguments.min_distance,
+    seed=arguments.seed,
+    grid=rows,
+    columns=columns,
+  )
+  note = f'method {method}, seed {arguments.seed}, {rows}x{columns} tiles'
+  if method in ('max', 'min', 'target'):
+    note += f', ties {ties}'
+  if method == 'target':
+    low, high = permutations.find_mean_range(
+      num, grid=rows, columns=columns, ties=ties, seed=arguments.seed
+    )
+    note += f'\nreachable mean distance with {num}: {low:.3f} to {high:.3f}'
+  return made, note
+
+
+def _get_shape(arguments: argparse.Namespace, tiles: int) -> tuple[int, int]:
+  if arguments.grid:
+    return arguments.grid
+  rows = next(rows for rows in range(math.isqrt(tiles), 0, -1) if tiles % rows == 0)
+  return rows, tiles // rows
+
+
+def run(arguments: argparse.Namespace) -> None:
+  """Does what the options ask for; raises `PermutationError` before anything is written."""
+  if arguments.table:
+    from cfn_jax.jigsaw import permutation_table
+
+    print(permutation_table.make_table(arguments.seed))
+    return
+  made, note = _make(arguments)
+  summary = permutations.summarize(made)
+  contents: dict[pathlib.Path, bytes] = {}
+  if arguments.out is not None:
+    contents[pathlib.Path(arguments.out)] = files.encode_permutations(arguments.out, made)
+  if arguments.plot is not None:
+    from cfn_jax.pictures import permutations as pictures
+
+    contents[pathlib.Path(arguments.plot)] = pictures.encode_picture(
+      arguments.plot, made, grid=_get_shape(arguments, summary.tiles)
+    )
+  files.write_files(contents)
+  print(note)
+  share = 100 * summary.mean_hamming / summary.largest_mean
+  pairs = math.comb(summary.num, 2)
+  print(f'{summary.num} permutations of {summary.tiles} tiles')
+  print(f'mean distance    {summary.mean_hamming:.4f} over {pairs} distinct pairs')
+  print(f'largest possible {summary.largest_mean:.4f} ({share:.2f} % reached)')
+  print(f'minimum distance {summary.min_hamming}')
+  print(f'fingerprint      {permutations.fingerprint(made)}')
+  for path in contents:
+    print(f'wrote {path}')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code, 2 for bad input."""
+  try:
+    run(make_parser().parse_args(argv))
+  except permutations.PermutationError as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 2
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
