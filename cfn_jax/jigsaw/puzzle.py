@@ -1,0 +1,231 @@
+"""From a photograph to a jigsaw puzzle: crop, grey, tiles with gaps, channel shifts, shuffle.
+
+Paper, section 4 (the puzzle) and section 4.2 (what keeps the network from shortcuts). NumPy, with
+Pillow for resampling and luma; a pure function of image, permutations and generator. It runs in
+loader processes, so it imports no JAX. Law: `puzzle[i] = tiles[permutation[i]]`, zero-based, tiles
+in reading order.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+CROP_MODES = ('centre', 'random', 'whole')
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+  """The sizes of a puzzle, in pixels, and what is drawn at each visit.
+
+  Attributes:
+    resize_px: the image's short side is resized to this; its central square is what crops see.
+    crop_px: side of the square that is cut out of it.
+    crop_mode: `centre`; `random`, anywhere in the central square; `whole`, the whole image is
+      resized to `crop_px` x `crop_px`, its aspect given up.
+    cell_px: side of a cell; `grid` x `grid` cells lie in the middle of the crop.
+    tile_px: side of a tile, drawn somewhere inside its cell. `cell_px = tile_px`: no gaps.
+    grid: cells a side.
+    grey_fraction: share of the visits at which the whole puzzle is grey, 0..1.
+    channel_shift_px: each channel of each tile moves by up to this on each axis, never out of its
+      cell and never in a grey image. 0: off.
+  """
+
+  resize_px: int
+  crop_px: int
+  crop_mode: str
+  cell_px: int
+  tile_px: int
+  grid: int
+  grey_fraction: float
+  channel_shift_px: int
+
+  def __post_init__(self) -> None:
+    checks = (
+      (self.grid >= 2, f'puzzle.grid = {self.grid}: a puzzle needs at least 2 x 2 cells'),
+      (self.tile_px >= 1, f'puzzle.tile_px = {self.tile_px}: at least 1'),
+      (
+        self.tile_px <= self.cell_px,
+        f'puzzle.tile_px = {self.tile_px} is larger than its cell: at most '
+        f'puzzle.cell_px = {self.cell_px}',
+      ),
+      (
+        self.grid * self.cell_px <= self.crop_px,
+        f'{self.grid} cells of puzzle.cell_px = {self.cell_px} need a crop of '
+        f'{self.grid * self.cell_px} px: puzzle.crop_px = {self.crop_px} is smaller',
+      ),
+      (
+        self.crop_mode in CROP_MODES,
+        f"puzzle.crop_mode = '{self.crop_mode}' is unknown: one of {', '.join(CROP_MODES)}",
+      ),
+      (
+        self.crop_mode == 'whole' or self.crop_px <= self.resize_px,
+        f'puzzle.crop_px = {self.crop_px} is larger than the resized image: at most '
+        f'puzzle.resize_px = {self.resize_px}',
+      ),
+      (0 <= self.grey_fraction <= 1, f'puzzle.grey_fraction = {self.grey_fraction}: from 0 to 1'),
+      (self.channel_shift_px >= 0, f'puzzle.channel_shift_px = {self.channel_shift_px}: 0 or more'),
+    )
+    for holds, message in checks:
+      if not holds:
+        raise ValueError(message)
+
+  @property
+  def tiles(self) -> int:
+    """The number of tiles T."""
+    return self.grid**2
+
+
+class Puzzle(NamedTuple):
+  """A puzzle and what it was made of."""
+
+  tiles: np.ndarray  # uint8 [T, h, w, 3]: shuffled by the one permutation, or in reading order
+  labels: np.ndarray  # int32 [k]: the rows of the permutation set
+  crop: np.ndarray  # uint8 [crop_px, crop_px, 3]: after greying
+
+
+def sample_puzzle(
+  image: np.ndarray,
+  geometry: Geometry,
+  permutations: np.ndarray,
+  rng: np.random.Generator,
+  *,
+  puzzles: int = 1,
+  allowed: np.ndarray | None = None,
+) -> Puzzle:
+  """Draws one visit to an image.
+
+  Args:
+    image: uint8 `[H, W, 3]` RGB.
+    permutations: `[N, T]`, zero-based.
+    puzzles: permutations to draw, without replacement. With 1 the tiles are shuffled by it; with
+      more they stay in reading order, and the network permutes their features.
+    allowed: the rows of the set to draw from; all of them by default.
+    rng: decides, in this order: grey, crop, permutations, tile offsets, channel shifts.
+
+  Raises:
+    ValueError: the image is not uint8 `[H, W, 3]`.
+  """
+  if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+    raise ValueError(f'an image is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}')
+  greyed = bool(rng.random() < geometry.grey_fraction)
+  crop = sample_crop(image, geometry, rng)
+  labels = sample_labels(len(permutations), rng, puzzles=puzzles, allowed=allowed)
+  if greyed:
+    crop = make_grey(crop)
+  shift = 0 if greyed or is_grey(crop) else geometry.channel_shift_px
+  tiles = sample_tiles(crop, geometry, rng, channel_shift_px=shift)
+  if puzzles == 1:
+    tiles = tiles[permutations[labels[0]]]
+  return Puzzle(tiles, labels, crop)
+
+
+def sample_crop(image: np.ndarray, geometry: Geometry, rng: np.random.Generator) -> np.ndarray:
+  """Cuts the crop out of the resized image, resampling no more than the crop shows.
+
+  Images smaller than `resize_px` are resized up. Bilinear, antialiased; an image whose short side
+  is `resize_px` is not resampled at all. Returns uint8 `[crop_px, crop_px, 3]`.
+  """
+  height, width = image.shape[:2]
+  crop = geometry.crop_px
+  if geometry.crop_mode == 'whole':
+    return _resample(image, (0, 0, width, height), crop)
+  spare = geometry.resize_px - crop
+  top, left = spare // 2, spare // 2
+  if geometry.crop_mode == 'random':
+    top, left = (int(offset) for offset in rng.integers(0, spare + 1, size=2))
+  scale = min(height, width) / geometry.resize_px  # source pixels per resized pixel
+  if scale == 1:
+    top, left = top + (height - geometry.resize_px) // 2, left + (width - geometry.resize_px) // 2
+    return image[top : top + crop, left : left + crop]
+  y = (height - min(height, width)) / 2 + top * scale
+  x = (width - min(height, width)) / 2 + left * scale
+  right, bottom = min(x + crop * scale, width), min(y + crop * scale, height)
+  return _resample(image, (x, y, right, bottom), crop)
+
+
+def sample_labels(
+  count: int, rng: np.random.Generator, *, puzzles: int = 1, allowed: np.ndarray | None = None
+) -> np.ndarray:
+  """Draws `puzzles` different rows of a set of `count` (or of those allowed), int32 `[puzzles]`."""
+  if puzzles == 1:
+    index = np.array([rng.integers(count if allowed is None else len(allowed))])
+    return (index if allowed is None else allowed[index]).astype(np.int32)
+  return rng.choice(count if allowed is None else allowed, puzzles, replace=False).astype(np.int32)
+
+
+def sample_tiles(
+  crop: np.ndarray, geometry: Geometry, rng: np.random.Generator, *, channel_shift_px: int
+) -> np.ndarray:
+  """Cuts one tile out of each cell: uint8 `[T, h, w, 3]` in reading order.
+
+  A tile's offset is uniform on 0 .. cell - tile; each channel's shift is uniform on those of
+  -shift .. shift that keep its window inside the cell, so that every channel shows real pixels of
+  its own cell and all shifts occur.
+  """
+  grid, cell, tile = geometry.grid, geometry.cell_px, geometry.tile_px
+  spare = cell - tile
+  offsets = rng.integers(0, spare + 1, size=(geometry.tiles, 1, 2))  # [T, 1, (y, x)]
+  low = np.maximum(-channel_shift_px, -offsets)
+  high = np.minimum(channel_shift_px, spare - offsets)
+  if channel_shift_px:
+    shape = (geometry.tiles, 3, 2)
+    shifts = rng.integers(np.broadcast_to(low, shape), np.broadcast_to(high, shape), endpoint=True)
+    offsets = offsets + shifts  # [T, 3, 2]
+  margin_y, margin_x = ((side - grid * cell) // 2 for side in crop.shape[:2])
+  rows, columns = np.divmod(np.arange(geometry.tiles), grid)
+  y = margin_y + rows[:, None] * cell + offsets[..., 0]  # [T, 1 or 3]
+  x = margin_x + columns[:, None] * cell + offsets[..., 1]
+  tiles = np.empty((geometry.tiles, tile, tile, 3), np.uint8)
+  for t in range(geometry.tiles):
+    if y.shape[1] == 1:
+      tiles[t] = crop[y[t, 0] : y[t, 0] + tile, x[t, 0] : x[t, 0] + tile]
+      continue
+    for c in range(3):
+      tiles[t, :, :, c] = crop[y[t, c] : y[t, c] + tile, x[t, c] : x[t, c] + tile, c]
+  return tiles
+
+
+def make_grey(image: np.ndarray) -> np.ndarray:
+  """Replaces colour by luma (Rec. 601) in all three channels."""
+  luma = np.asarray(Image.fromarray(image).convert('L'))
+  return np.repeat(luma[:, :, None], 3, axis=2)
+
+
+def is_grey(image: np.ndarray) -> bool:
+  """Says whether the three channels are equal everywhere."""
+  middle = image[image.shape[0] // 2]  # most colour photographs are told by one row
+  for part in (middle, image):
+    if (part[..., 0] != part[..., 1]).any() or (part[..., 1] != part[..., 2]).any():
+      return False
+  return True
+
+
+def assemble(tiles: np.ndarray, *, grid: int, gap_px: int = 0, fill: int = 255) -> np.ndarray:
+  """Lays tiles `[T, h, w, C]` out in reading order, `gap_px` apart: `[H, W, C]`."""
+  _, height, width, channels = tiles.shape
+  sides = (grid * height + (grid - 1) * gap_px, grid * width + (grid - 1) * gap_px, channels)
+  canvas = np.full(sides, fill, tiles.dtype)
+  for t, tile in enumerate(tiles):
+    y, x = t // grid * (height + gap_px), t % grid * (width + gap_px)
+    canvas[y : y + height, x : x + width] = tile
+  return canvas
+
+
+def unshuffle(puzzle: np.ndarray, permutation: np.ndarray) -> np.ndarray:
+  """Puts the tiles back: the inverse of `puzzle[i] = tiles[permutation[i]]`.
+
+  >>> tiles = np.array([10, 11, 12, 13])
+  >>> permutation = np.array([2, 0, 3, 1])
+  >>> unshuffle(tiles[permutation], permutation).tolist()
+  [10, 11, 12, 13]
+  """
+  tiles = np.empty_like(puzzle)
+  tiles[permutation] = puzzle
+  return tiles
+
+
+def _resample(image: np.ndarray, box: tuple[float, float, float, float], side: int) -> np.ndarray:
+  resized = Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR, box=box)
+  return np.asarray(resized)
