@@ -1,0 +1,216 @@
+"""Images that `cfn_jax.prepare` resized once and packed into ArrayRecord shards.
+
+A folder holds `index.json` (the format, the settings, the classes, the shards with their checksums,
+the files left out), and for each shard `shard-NNNNN.array_record` and `shard-NNNNN.json` (names,
+labels, heights and widths of its records). A record is the bytes of one JPEG.
+"""
+
+import bisect
+import dataclasses
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from cfn_jax.data import folder, images, listing
+from cfn_jax.data.record import Record, SourceError, check_index
+
+FORMAT = 'cfn_jax records'
+VERSION = 1
+INDEX = 'index.json'
+SETTINGS = 'settings.json'
+# No read-ahead: records are read one at a time, in shuffled order.
+_READER_OPTIONS = 'readahead_buffer_size:0'
+_MEND = 'Run the same cfn_jax.prepare command again: it makes what is missing'
+
+
+def shard_stem(number: int) -> str:
+  """The name of a shard's two files, without their suffixes.
+
+  >>> shard_stem(7)
+  'shard-00007'
+  """
+  return f'shard-{number:05d}'
+
+
+class RecordsSource:
+  """Records of a prepared folder, all or a part of them."""
+
+  def __init__(
+    self,
+    root: pathlib.Path,
+    names: listing.Names,
+    *,
+    positions: np.ndarray,
+    shard_starts: tuple[int, ...],
+    labels: np.ndarray,
+    class_names: tuple[str, ...],
+    checksum: str,
+  ) -> None:
+    self.root = str(root)
+    self.class_names = class_names
+    self._names = names  # of every record of the folder
+    self._positions = positions  # int64 [number of records here]: places among all
+    self._labels = labels  # int32, of every record of the folder
+    self._starts = shard_starts  # the first place of each shard
+    self._readers: dict[int, Any] = {}
+    digest = hashlib.sha256(checksum.encode() + positions.tobytes())
+    self.fingerprint = digest.hexdigest()[:32]
+    of_classes = f' in {len(class_names):,} folders' if class_names else ''
+    self.description = (
+      f'records {root}: {len(positions):,} images{of_classes}, {len(shard_starts)} shards'
+    )
+
+  def __repr__(self) -> str:
+    return f'RecordsSource({self.fingerprint})'
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {**self.__dict__, '_readers': {}}  # each process opens its own
+
+  def __len__(self) -> int:
+    return len(self._positions)
+
+  def __getitem__(self, index: int) -> Record:
+    place = int(self._positions[check_index(index, len(self._positions))])
+    shard = bisect.bisect_right(self._starts, place) - 1
+    name = self._names[place]
+    try:
+      data = self._reader(shard).read([place - self._starts[shard]])[0]
+    except Exception as error:  # riegeli's errors have no common type
+      reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+      file = f'{shard_stem(shard)}.array_record'
+      raise images.BadImage(name, f'shard {shard} ({file}) is damaged: {reason}') from None
+    return Record(data, name, int(self._labels[place]))
+
+  def _reader(self, shard: int) -> Any:
+    reader = self._readers.get(shard)
+    if reader is None:
+      from array_record.python import array_record_module
+
+      path = pathlib.Path(self.root, f'{shard_stem(shard)}.array_record')
+      reader = array_record_module.ArrayRecordReader(
+        str(path), options=_READER_OPTIONS, file_reader_buffer_size=1 << 15
+      )
+      self._readers[shard] = reader
+    return reader
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+  """What the index files of a prepared folder say about all of its records."""
+
+  root: pathlib.Path
+  names: listing.Names
+  labels: np.ndarray  # int32 [number of records]
+  class_names: tuple[str, ...]
+  shard_starts: tuple[int, ...]
+  checksum: str
+
+  def source(self, chosen: np.ndarray, class_names: tuple[str, ...]) -> RecordsSource:
+    """The records where `chosen`, bool [number of records]; without classes, labels are -1."""
+    return RecordsSource(
+      self.root,
+      self.names,
+      positions=np.flatnonzero(chosen),
+      shard_starts=self.shard_starts,
+      labels=self.labels if class_names else np.full_like(self.labels, -1),
+      class_names=class_names,
+      checksum=self.checksum,
+    )
+
+
+def open_records(
+  root: pathlib.Path, *, val_root: str, val_fraction: float
+) -> tuple[RecordsSource, RecordsSource]:
+  """Opens a prepared folder, with validation from a second one or a split by a hash of the names.
+
+  A validation folder whose classes are others than the training folder's gets no labels.
+
+  Raises:
+    SourceError: the folder was not written by prepare, not finished, or a shard is damaged.
+  """
+  index = load_index(root)
+  if val_root:
+    val_index = load_index(pathlib.Path(val_root).expanduser())
+    # Labels are stored as numbers, so the two folders must number the same classes.
+    shared = index.class_names if val_index.class_names == index.class_names else ()
+    train = index.source(np.ones(len(index.names), bool), index.class_names)
+    return train, val_index.source(np.ones(len(val_index.names), bool), shared)
+  held_out = folder.hash_split(index.names, val_fraction)
+  if held_out.all():
+    raise SourceError(
+      f'all {len(held_out):,} records of {root} fell into validation; set data.val_root to another '
+      'prepared folder, or data.val_fraction to 0'
+    )
+  return index.source(~held_out, index.class_names), index.source(held_out, index.class_names)
+
+
+def load_index(root: pathlib.Path) -> Index:
+  """Reads and checks the index files; of the shards only their lengths.
+
+  Raises:
+    SourceError: as `open_records`.
+  """
+  stated = _load_summary(root)
+  names, labels, starts, total = [], [], [], 0
+  for shard in stated['shards']:
+    number, stem = shard['number'], shard_stem(shard['number'])
+    starts.append(total)
+    total += shard['records']
+    try:
+      columns = json.loads((root / f'{stem}.json').read_bytes())
+      size = (root / f'{stem}.array_record').stat().st_size if shard['records'] else 0
+    except OSError as error:
+      raise SourceError(
+        f'shard {number} of {root} is missing ({error.strerror}). {_MEND}'
+      ) from None
+    except ValueError:
+      raise SourceError(f'the index of shard {number} of {root} is damaged. {_MEND}') from None
+    if size != shard['bytes']:
+      raise SourceError(
+        f'shard {number} ({root / stem}.array_record) is cut short or changed: it has {size:,} '
+        f'bytes, its index says {shard["bytes"]:,}. {_MEND}'
+      )
+    if len(columns['names']) != shard['records']:
+      raise SourceError(f'the index of shard {number} of {root} belongs to another run. {_MEND}')
+    names.extend(columns['names'])
+    labels.extend(columns['labels'])
+  return Index(
+    root,
+    listing.Names.of(names),
+    np.array(labels, np.int32),
+    tuple(stated['class_names']),
+    tuple(starts),
+    stated['checksum'],
+  )
+
+
+def _load_summary(root: pathlib.Path) -> dict[str, Any]:
+  if not root.is_dir():
+    what = 'is a file, not a folder' if root.exists() else 'does not exist'
+    raise SourceError(f'{root} {what}; data.root names a folder that cfn_jax.prepare wrote')
+  try:
+    stated = json.loads((root / INDEX).read_bytes())
+    known = stated['format'] == FORMAT
+  except FileNotFoundError:
+    if (root / SETTINGS).is_file():
+      done = len(list(root.glob('shard-*.json')))
+      raise SourceError(
+        f'{root} is not finished ({done} shards are): give cfn_jax.prepare the same command again'
+      ) from None
+    known = False
+  except (OSError, ValueError, KeyError, TypeError):
+    known = False
+  if not known:
+    raise SourceError(
+      f'{root} holds no {INDEX} that cfn_jax.prepare wrote; for the ArrayRecord files of TFDS use '
+      "data.source = 'tfds', for image files 'folder'"
+    )
+  if stated['version'] != VERSION:
+    raise SourceError(
+      f'{root} has version {stated["version"]} of the format, this program reads {VERSION}: '
+      'prepare it again'
+    )
+  return stated

@@ -1,0 +1,124 @@
+"""Any folder of images, flat or nested, with or without class folders, and lists of its files.
+
+A record's bytes are the file's. Where every image lies in a subfolder, the first-level folders are
+the classes, numbered in sorted order. Validation images come from a second folder, or from a split
+by a hash of the relative path: adding a file moves no other file between the splits.
+"""
+
+import hashlib
+import os
+import pathlib
+
+import numpy as np
+
+from cfn_jax.data import images, listing
+from cfn_jax.data.record import Record, SourceError, check_index
+
+
+class FileSource:
+  """Named files under one folder."""
+
+  def __init__(
+    self,
+    root: pathlib.Path,
+    names: listing.Names,
+    *,
+    labels: np.ndarray,
+    class_names: tuple[str, ...] = (),
+    description: str,
+  ) -> None:
+    self.root = str(root)
+    self.names = names
+    self.labels = labels  # int32 [number of images]
+    self.class_names = class_names
+    self.description = description
+    digest = hashlib.sha256(names.blob)
+    digest.update(labels.tobytes() + '\0'.join(class_names).encode('utf8', 'surrogateescape'))
+    self.fingerprint = digest.hexdigest()[:32]
+
+  def __repr__(self) -> str:
+    return f'FileSource({self.fingerprint})'
+
+  def __len__(self) -> int:
+    return len(self.names)
+
+  def __getitem__(self, index: int) -> Record:
+    index = check_index(index, len(self.names))
+    name = self.names[index]
+    try:
+      with open(os.path.join(self.root, name), 'rb') as file:  # noqa: PTH118, PTH123  (faster)
+        data = file.read()
+    except OSError as error:
+      raise images.BadImage(name, f'cannot be read: {error.strerror}') from None
+    return Record(data, name, int(self.labels[index]))
+
+
+def open_folder(
+  root: pathlib.Path,
+  *,
+  val_root: str = '',
+  val_fraction: float = 0.0,
+  cache_dir: str = '',
+  refresh: bool = False,
+) -> tuple[FileSource, FileSource]:
+  """Opens the training and validation images of a folder, or of two.
+
+  A validation folder whose classes are not among the training folder's gets no labels.
+
+  Raises:
+    SourceError: a folder is missing, empty, unreadable or without images; or no image is left over
+      for training.
+  """
+  names = listing.list_images(root, cache_dir=cache_dir, refresh=refresh)
+  classes = class_folders(names)
+  if not val_root:
+    held_out = hash_split(names, val_fraction)
+    if held_out.all():
+      raise SourceError(
+        f'all {len(names):,} images of {root} fell into validation (data.val_fraction = '
+        f'{val_fraction}); set data.val_root to another folder, or data.val_fraction to 0'
+      )
+    train, val = names.where(~held_out), names.where(held_out)
+    return labelled(root, train, classes), labelled(root, val, classes)
+  val_folder = pathlib.Path(val_root).expanduser()
+  val_names = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
+  val_classes = class_folders(val_names)
+  shared = classes if val_classes and set(val_classes) <= set(classes) else ()
+  return labelled(root, names, classes), labelled(val_folder, val_names, shared)
+
+
+def class_folders(names: listing.Names) -> tuple[str, ...]:
+  """The sorted first-level folders, or () where an image lies outside them.
+
+  >>> class_folders(listing.Names.of(['dog/1.jpg', 'cat/2.jpg']))
+  ('cat', 'dog')
+  >>> class_folders(listing.Names.of(['dog/1.jpg', '2.jpg']))
+  ()
+  """
+  folders = set()
+  for name in names.encoded():
+    folder, slash, _ = name.partition(b'/')
+    if not slash:
+      return ()
+    folders.add(folder)
+  return tuple(sorted(map(os.fsdecode, folders)))
+
+
+def hash_split(names: listing.Names, val_fraction: float) -> np.ndarray:
+  """Says for each name whether it is held out, bool [number of names], by its own hash alone."""
+  if not 0 <= val_fraction < 1:
+    raise SourceError(f'data.val_fraction = {val_fraction}: it must be at least 0 and below 1')
+  # 2**64 would need a ninth byte, so of fractions next to 1 the largest bound has to do.
+  bound = min(int(val_fraction * 2.0**64), 2**64 - 1).to_bytes(8, 'big')
+  hashes = (hashlib.blake2b(name, digest_size=8).digest() for name in names.encoded())
+  return np.fromiter((digest < bound for digest in hashes), bool, len(names))
+
+
+def labelled(root: pathlib.Path, names: listing.Names, classes: tuple[str, ...]) -> FileSource:
+  labels = np.full(len(names), -1, np.int32)
+  if classes:
+    index = {os.fsencode(name): i for i, name in enumerate(classes)}
+    labels[:] = [index[name.partition(b'/')[0]] for name in names.encoded()]
+  of_classes = f' in {len(classes):,} folders' if classes else ''
+  description = f'folder {root}: {len(names):,} images{of_classes}'
+  return FileSource(root, names, labels=labels, class_names=classes, description=description)

@@ -1,0 +1,118 @@
+"""Makes shards in several processes: the part of prepare.py that starts and ends them.
+
+Processes are spawned, so nothing of the parent (locks, threads, a JAX runtime) is copied. They
+leave when the parent does, in whatever way it ends.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from concurrent.futures import process
+from typing import Any
+
+from cfn_jax.data import prepare_shard
+from cfn_jax.data.prepare_shard import Settings
+from cfn_jax.data.record import Source
+
+
+class PrepareError(ValueError):
+  """A run that cannot start or go on: what is wrong, and what would be right."""
+
+
+# What the processes share with the one that started them; set in each by `_begin_worker`.
+_worker: dict[str, Any] = {}
+
+
+def _begin_worker(
+  source: Source, out: pathlib.Path, settings: Settings, shared: Any, parent: int
+) -> None:
+  """Takes over what the processes share, and ends this one when its parent is gone.
+
+  `parent` is passed and not asked for here: it may have been killed while this process started.
+  """
+  _worker.update(source=source, out=out, settings=settings, shared=shared)
+
+  def watch() -> None:
+    while os.getppid() == parent:
+      time.sleep(0.5)
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
+
+
+def _make_in_worker(number: int, places: range) -> dict[str, Any]:
+  counter, stop = _worker['shared']
+
+  def after_each() -> bool:
+    with counter.get_lock():
+      counter.value += 1
+    return stop.is_set()
+
+  return prepare_shard.make_shard(
+    _worker['source'],
+    number,
+    places,
+    out=_worker['out'],
+    settings=_worker['settings'],
+    after_each=after_each,
+  )
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+  """Holds Ctrl-C back here until the end, and for good in processes that are started within.
+
+  They leave it to the parent, which tells them to stop. Ignoring it once they run would be too late:
+  while they still import, it would end them with a traceback each.
+  """
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+  try:
+    yield
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def make_shards(
+  source: Source,
+  missing: dict[int, range],
+  out: pathlib.Path,
+  settings: Settings,
+  workers: int,
+  bar: Any,
+) -> Iterator[dict[str, Any]]:
+  """Makes shards in processes and yields their entries as they are finished.
+
+  Raises:
+    PrepareError: a process was killed.
+    DiskFullError: there is no room.
+  """
+  context = multiprocessing.get_context('spawn')
+  counter, stop = context.Value('q', 0), context.Event()
+  with futures.ProcessPoolExecutor(
+    workers, context, _begin_worker, (source, out, settings, (counter, stop), os.getpid())
+  ) as pool:
+    with _interrupts_held_back():
+      pending = {pool.submit(_make_in_worker, n, places) for n, places in missing.items()}
+    shown = 0
+    try:
+      while pending:
+        ready, pending = futures.wait(pending, 0.2, futures.FIRST_COMPLETED)
+        count = counter.value
+        bar.update(count - shown)
+        shown = count
+        for future in ready:
+          yield future.result()
+    except process.BrokenProcessPool:
+      raise PrepareError(
+        'a worker process was killed (out of memory?); finished shards are valid. Run the same '
+        'command again, with fewer workers'
+      ) from None
+    finally:
+      stop.set()
+      pool.shutdown(wait=True, cancel_futures=True)

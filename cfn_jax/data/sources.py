@@ -1,0 +1,85 @@
+"""Opens a data set by the name of its kind: the door between a config's `data` fields and records.
+
+file or record -> `Record` (its bytes or pixels, its name, its label) -> images.py -> the pipeline.
+Kinds: 'bundled' (bundled.py), 'folder' and 'voc' (folder.py, voc.py), 'records' (array_records.py,
+written by prepare.py), 'tfds' (tfds_source.py). Only what a kind needs is imported.
+"""
+
+import pathlib
+
+from cfn_jax.data.record import Record, Source, SourceError
+
+__all__ = ['KINDS', 'Record', 'Source', 'SourceError', 'open_sources']
+
+KINDS = ('bundled', 'folder', 'records', 'tfds', 'voc')
+
+
+def open_sources(
+  *,
+  source: str,
+  root: str = '',
+  split: str = '',
+  val_root: str = '',
+  val_split: str = '',
+  val_fraction: float = 0.1,
+  crops_per_photograph: int = 800,
+  val_crops_per_photograph: int = 320,
+  cache_dir: str = '',
+  refresh: bool = False,
+) -> tuple[Source, Source]:
+  """Opens (training, validation). Nothing but listings is read; '' and 0 mean off.
+
+  Args:
+    source: one of `KINDS`.
+    root: 'folder': the folder; 'records': what prepare wrote; 'voc': a `VOCdevkit/VOC2007`;
+      'tfds': TFDS's data folder ('' its default).
+    split: 'voc': a list, `ImageSets/Main/<split>.txt`; 'tfds': `name:split`, e.g.
+      `imagenet2012:train`.
+    val_root: a second folder, of the same kind, for validation.
+    val_split: as `split`, for validation.
+    val_fraction: the part held out by a hash of the names where neither of these is set; 0 holds
+      out nothing, and the validation source is then empty.
+    crops_per_photograph, val_crops_per_photograph: 'bundled' only.
+    cache_dir: where listings are kept, '' for the user's cache folder ('folder' only).
+    refresh: list again, whatever the cache says ('folder' only).
+
+  Raises:
+    SourceError: what is wrong, where, and what would be right.
+  """
+  if source not in KINDS:
+    raise SourceError(f'data.source = {source!r}: it must be one of {", ".join(KINDS)}')
+  if source == 'bundled':
+    from cfn_jax.data import bundled
+
+    return bundled.open_bundled(
+      crops_per_photograph=crops_per_photograph,
+      val_crops_per_photograph=val_crops_per_photograph,
+    )
+  if not root and source != 'tfds':
+    raise SourceError(f'data.root is empty: data.source = {source!r} needs a folder')
+  folder_path = pathlib.Path(root).expanduser()
+  if source == 'folder':
+    from cfn_jax.data import folder
+
+    return folder.open_folder(
+      folder_path,
+      val_root=val_root,
+      val_fraction=val_fraction,
+      cache_dir=cache_dir,
+      refresh=refresh,
+    )
+  if source == 'records':
+    from cfn_jax.data import array_records
+
+    return array_records.open_records(folder_path, val_root=val_root, val_fraction=val_fraction)
+  if source == 'voc':
+    from cfn_jax.data import voc
+
+    return voc.open_voc(
+      folder_path, split=split, val_root=val_root, val_split=val_split, val_fraction=val_fraction
+    )
+  from cfn_jax.data import tfds_source
+
+  return tfds_source.open_tfds(
+    root, split=split, val_root=val_root, val_split=val_split, val_fraction=val_fraction
+  )

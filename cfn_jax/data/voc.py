@@ -1,0 +1,73 @@
+"""The image lists of a PASCAL VOC folder, as an unlabelled source of images.
+
+`ImageSets/Main/<split>.txt` names the images of `JPEGImages`, one a line. An image holds several
+objects, so a record has no label; the recognition tasks read the annotations themselves.
+"""
+
+import os
+import pathlib
+
+import numpy as np
+
+from cfn_jax.data import folder, listing
+from cfn_jax.data.record import SourceError
+
+
+def open_voc(
+  root: pathlib.Path, *, split: str, val_root: str, val_split: str, val_fraction: float
+) -> tuple[folder.FileSource, folder.FileSource]:
+  """Opens two lists, or one that is split by a hash of the file names.
+
+  Raises:
+    SourceError: `root` is no VOC folder, a list is missing, or it names images that are not there.
+  """
+  names = list_split(root, split, field='data.split')
+  if val_root or val_split:
+    val_folder = pathlib.Path(val_root).expanduser() if val_root else root
+    val_names = list_split(val_folder, val_split, field='data.val_split')
+    return _source(root, names, split), _source(val_folder, val_names, val_split)
+  held_out = folder.hash_split(listing.Names.of(names), val_fraction)
+  train = [n for n, held in zip(names, held_out) if not held]
+  if not train:
+    raise SourceError(
+      f'all {len(names)} images of {split} fell into validation; set data.val_split to another list'
+    )
+  val = [n for n, held in zip(names, held_out) if held]
+  return _source(root, train, split), _source(root, val, f'{split}, held out')
+
+
+def list_split(root: pathlib.Path, split: str, *, field: str) -> list[str]:
+  """Reads one list as paths under `root`, in the list's order."""
+  lists = root / 'ImageSets' / 'Main'
+  if not lists.is_dir():
+    inside = sorted(p.parent.parent.name for p in root.glob('*/ImageSets/Main'))
+    hint = f'; did you mean {root / inside[0]}?' if inside else ''
+    raise SourceError(f'{root} is no VOC folder: it has no ImageSets/Main{hint}')
+  path = lists / f'{split}.txt'
+  if not split or not path.is_file():
+    known = ', '.join(sorted(p.stem for p in lists.glob('*.txt') if '_' not in p.stem))
+    raise SourceError(f'{field} = {split!r}: there is no list {path}; there are {known or "none"}')
+  wanted = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+  if not wanted:
+    raise SourceError(f'the list {path} is empty')
+  try:
+    with os.scandir(root / 'JPEGImages') as entries:
+      files = {pathlib.PurePath(entry.name).stem: entry.name for entry in entries}
+  except OSError as error:
+    raise SourceError(f'cannot list {root / "JPEGImages"}: {error.strerror}') from None
+  missing = [stem for stem in wanted if stem not in files]
+  if missing:
+    raise SourceError(
+      f'{len(missing):,} of the {len(wanted):,} images in {path} are not in JPEGImages, '
+      f'such as {missing[0]}'
+    )
+  return [f'JPEGImages/{files[stem]}' for stem in wanted]
+
+
+def _source(root: pathlib.Path, names: list[str], split: str) -> folder.FileSource:
+  return folder.FileSource(
+    root,
+    listing.Names.of(names),
+    labels=np.full(len(names), -1, np.int32),
+    description=f'VOC {root} ({split}): {len(names):,} images',
+  )
