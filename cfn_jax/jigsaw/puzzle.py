@@ -167,6 +167,8 @@ def sample_tiles(
   grid, cell, tile = geometry.grid, geometry.cell_px, geometry.tile_px
   spare = cell - tile
   offsets = rng.integers(0, spare + 1, size=(geometry.tiles, 1, 2))  # [T, 1, (y, x)]
+  # Deviation: channel shifts at a cell's edge: only those that stay inside the cell are drawn, so
+  # that gaps hold in every channel and no channel shows another cell or an invented border.
   low = np.maximum(-channel_shift_px, -offsets)
   high = np.minimum(channel_shift_px, spare - offsets)
   if channel_shift_px:

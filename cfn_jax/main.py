@@ -1,0 +1,103 @@
+"""Runs the task that a config names: `python -m cfn_jax.main --config=configs/cfn.py:tiny`.
+
+Flags, devices, the workdir, and one call; what a task does stands elsewhere.
+"""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Any
+
+import jax
+import ml_collections
+import rich.console
+import rich.table
+from absl import app, flags
+
+from cfn_jax import command
+from cfn_jax.data import images, sources
+from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.pictures import run as run_pictures
+from cfn_jax.training import checkpoint, devices, loop, task
+
+CONFIG = command.define_config()
+EXPECTED = (
+  OSError,
+  checkpoint.CheckpointError,
+  devices.BatchError,
+  images.BadImage,
+  loop.NonFiniteError,
+  sources.SourceError,
+)
+WORKDIR = flags.DEFINE_string(
+  'workdir', '', 'Folder of the run; runs/<config> by default. A run in it is continued.'
+)
+
+
+def run_jigsaw(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+  """Pretrains a network; returns the last figures, empty where the run had finished before."""
+  with command.short_errors(ValueError, OSError):
+    pretext = jigsaw_task.open_pretext(config)
+    made = jigsaw_task.make_task(config, pretext)
+  pictures = run_pictures.make_pictures(config, pretext, chance_loss=made.chance_loss)
+  return run(dataclasses.replace(made, pictures=pictures), config, workdir)
+
+
+def run(
+  made: task.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> dict[str, Any]:
+  """Hands a task to the loop."""
+  print_summary(made, workdir)
+  with command.short_errors(*EXPECTED):
+    return loop.fit(made, config, workdir)
+
+
+TASKS = {'jigsaw': run_jigsaw}
+
+
+def print_summary(made: task.Task, workdir: pathlib.Path) -> None:
+  """Prints what is about to run."""
+  if jax.process_index():
+    return
+  table = rich.table.Table(show_header=False, box=None, pad_edge=False)
+  table.add_row('workdir', str(workdir))
+  kinds = {device.device_kind for device in jax.devices()}
+  hosts = f' on {jax.process_count()} hosts' if jax.process_count() > 1 else ''
+  table.add_row('devices', f'{jax.device_count()} x {", ".join(sorted(kinds))}{hosts}')
+  for what, value in made.summary:
+    table.add_row(what, value)
+  rich.console.Console(stderr=True, soft_wrap=True, highlight=False).print(table)
+
+
+def print_closing(figures: dict[str, Any], workdir: pathlib.Path) -> None:
+  """Prints the figures with which a run ended."""
+  if 'val_accuracy' not in figures:
+    return
+  print(
+    f'finished at step {figures["step"]:,}: validation accuracy {figures["val_accuracy"]:.2%} '
+    f'(95 % interval {figures["val_accuracy_low"]:.2%} to {figures["val_accuracy_high"]:.2%}, '
+    f'{figures["val_count"]:,} puzzles), loss {figures["val_loss"]:.3f}; training loss '
+    f'{figures["train_loss"]:.3f}; everything is in {workdir}',
+    file=sys.stderr,
+  )
+
+
+def main(_: list[str]) -> None:
+  """Reads the flags and runs the task."""
+  config = CONFIG.value
+  command.quiet_libraries()
+  if config.task not in TASKS:
+    command.fail(f"task = '{config.task}' is unknown: one of {', '.join(TASKS)}")
+  folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
+  workdir = pathlib.Path(folder).expanduser().resolve()
+  if config.deterministic:
+    command.make_deterministic()
+  figures = TASKS[config.task](config, workdir)
+  if figures:
+    print_closing(figures, workdir)
+  else:
+    print(f'{workdir}: the run is finished; more steps continue it', file=sys.stderr)
+
+
+if __name__ == '__main__':
+  app.run(main, flags_parser=command.parse_flags)

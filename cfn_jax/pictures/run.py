@@ -1,0 +1,76 @@
+"""The pictures that a pretraining run leaves in its workdir."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from cfn_jax.data import pipeline
+from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.models import cfn
+from cfn_jax.pictures import puzzles
+from cfn_jax.training import metrics
+
+SHOWN_PUZZLES = 8
+SHOWN_ANSWERS = 16
+
+
+def make_pictures(
+  config: ml_collections.ConfigDict, pretext: jigsaw_task.Pretext, *, chance_loss: float
+) -> dict[str, Callable[..., None]]:
+  """Gives the pictures of a task by their moment: 'start', 'end' and 'bad_batch'."""
+
+  def start(workdir: pathlib.Path) -> None:
+    draw_training_puzzles(workdir / 'puzzles.png', config, pretext)
+
+  def end(workdir: pathlib.Path, params: Any) -> None:
+    rows = metrics.read_rows(workdir / 'metrics.jsonl')
+    puzzles.draw_curves(workdir / 'curves.png', rows, chance_loss=chance_loss)
+    shown = sample_validation_puzzles(config, pretext, SHOWN_ANSWERS)
+    tiles = np.stack([one.tiles for one in shown])
+    probabilities = np.asarray(cfn.predict(pretext.model, params, pretext.normalization(tiles)))
+    puzzles.draw_answers(workdir / 'answers.png', shown, pretext.permutations, probabilities)
+
+  def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
+    shown = [
+      puzzles.Shown(tiles, int(np.ravel(label)[0]), puzzles.lay_out(tiles), f'row {row}')
+      for row, (tiles, label) in enumerate(zip(batch['tiles'], batch['label']))
+    ]
+    puzzles.draw_puzzles(workdir / 'bad_batch.png', shown[:64], pretext.permutations)
+
+  return {'start': start, 'end': end, 'bad_batch': bad_batch}
+
+
+def draw_training_puzzles(
+  path: pathlib.Path, config: ml_collections.ConfigDict, pretext: jigsaw_task.Pretext
+) -> None:
+  """Draws the first puzzles of a run."""
+  visits = [
+    pipeline.training_visit(pretext.training, position, seed=config.seed)
+    for position in range(min(SHOWN_PUZZLES, len(pretext.training)))
+  ]
+  puzzles.draw_puzzles(path, _show(visits, pretext), pretext.permutations)
+
+
+def sample_validation_puzzles(
+  config: ml_collections.ConfigDict, pretext: jigsaw_task.Pretext, count: int
+) -> list[puzzles.Shown]:
+  """Gives `count` puzzles of the evaluation, spread evenly over the validation images."""
+  indices = np.unique(np.linspace(0, len(pretext.validation) - 1, count).astype(int))
+  visits = [
+    pipeline.evaluation_visit(pretext.validation, int(index), seed=config.seed) for index in indices
+  ]
+  return _show(visits, pretext)
+
+
+def _show(visits: Sequence[pipeline.Visit], pretext: jigsaw_task.Pretext) -> list[puzzles.Shown]:
+  shown = []
+  for visit in visits:
+    made = pretext.visits.sample(visit)
+    label = int(made.labels[0])
+    in_order = pretext.visits.puzzles > 1  # then the network permutes the features itself
+    tiles = made.tiles[pretext.permutations[label]] if in_order else made.tiles
+    shown.append(puzzles.Shown(tiles, label, made.crop, visit.name))
+  return shown

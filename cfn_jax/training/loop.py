@@ -1,0 +1,211 @@
+"""The one training loop. It knows nothing of puzzles: a `Task` tells it all it needs."""
+
+import collections
+import contextlib
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_collections
+from jax.sharding import Mesh
+
+from cfn_jax.training import checkpoint, devices, metrics, optimizer
+from cfn_jax.training import state as states
+from cfn_jax.training import task as tasks
+
+IN_FLIGHT = 2  # steps handed to the devices before the host waits for the oldest
+
+
+class NonFiniteError(RuntimeError):
+  """A loss or gradient is not a number: at which step, with which records, where to go on from."""
+
+
+def fit(
+  task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> dict[str, Any]:
+  """Trains to `config.num_steps`, from the newest checkpoint of the workdir where there is one.
+
+  Returns the last figures; empty where the run had finished before.
+
+  Raises:
+    ValueError: a batch that the devices cannot share.
+    CheckpointError: the workdir holds another run.
+    NonFiniteError: the loss or its gradient stopped being finite.
+  """
+  mesh = _make_mesh(config)
+  with contextlib.ExitStack() as stack:
+    saver = stack.enter_context(_open_checkpoints(task, config, workdir))
+    start = saver.find_start(task.fingerprint)
+    if start >= config.num_steps:
+      return {}
+    state, train_step = _start(task, config, mesh, saver, start)
+    evaluate = _make_evaluate(task, mesh)
+    writer = stack.enter_context(_open_writer(task, config, workdir, start))
+    batches = stack.enter_context(contextlib.closing(task.train_batches(start, config.num_steps)))
+    arriving = devices.put_ahead(batches, mesh)
+    watch, in_flight = metrics.Stopwatch(), collections.deque[Any]()
+    row: dict[str, Any] = {}
+    report: dict[str, jax.Array] = {}
+    _open_workdir(task, workdir, fresh=start == 0)
+
+    for step in range(start, config.num_steps + 1):
+      fresh, last = step > start, step == config.num_steps
+
+      # ---- evaluate
+      with watch.paused():
+        if fresh and (last or step % config.eval_every_steps == 0):
+          row = {'step': step} | row | evaluate(state.params)
+        if row:
+          writer.write(row)
+
+      # ---- save
+      with watch.paused():
+        if fresh and (last or step % config.checkpoint_every_steps == 0):
+          _check_finite(task, workdir, saver, report, step)
+          saver.save(step, state, _describe(task, config), row)
+      if last:
+        break
+
+      # ---- take the batch
+      with watch.waiting():
+        batch = next(arriving)
+
+      # ---- step
+      state, report = train_step(state, batch)
+      in_flight.append(report)
+      if len(in_flight) > IN_FLIGHT:
+        jax.block_until_ready(in_flight.popleft())
+      if not fresh:
+        jax.block_until_ready(report)
+        watch.restart()  # the first step was a compilation
+
+      # ---- log
+      row = {}
+      if (step + 1) % config.log_every_steps == 0 or step + 1 == config.num_steps:
+        _check_finite(task, workdir, saver, report, step + 1)
+        sums = {name: float(value) for name, value in jax.device_get(report).items()}
+        row = {'step': step + 1} | task.report(sums) | watch.figures(task.examples)
+        watch.restart()
+
+    _draw(task, 'end', workdir, jax.device_get(state.params))
+  return row
+
+
+def _make_mesh(config: ml_collections.ConfigDict) -> Mesh:
+  mesh = devices.make_mesh()
+  devices.check_batch(config.batch_size, mesh, field='batch_size')
+  devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
+  return mesh
+
+
+def _open_checkpoints(
+  task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> checkpoint.Checkpoints:
+  return checkpoint.Checkpoints(
+    workdir, keep_latest=config.keep_latest, keep_best=config.keep_best, best=task.best
+  )
+
+
+def _open_writer(
+  task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path, start: int
+) -> metrics.Writer:
+  return metrics.Writer(
+    workdir,
+    start_step=start,
+    num_steps=config.num_steps,
+    chance_loss=task.chance_loss,
+    plateau_steps=config.plateau_warning_steps,
+    enabled=jax.process_index() == 0,
+  )
+
+
+def _start(
+  task: tasks.Task,
+  config: ml_collections.ConfigDict,
+  mesh: Mesh,
+  saver: checkpoint.Checkpoints,
+  start: int,
+) -> tuple[states.State, states.Step]:
+  """Builds the state of step `start` on the devices, and the compiled step."""
+  params = task.init(config.seed)
+  schedule = optimizer.make_schedule(
+    config.schedule,
+    learning_rate=config.learning_rate,
+    num_steps=config.num_steps,
+    decay_steps=config.decay_steps,
+    decay_factor=config.decay_factor,
+    warmup_steps=config.warmup_steps,
+  )
+  sgd = optimizer.sgd(
+    schedule,
+    task.labels(params),
+    momentum=config.momentum,
+    weight_decay=config.weight_decay,
+    bias_rate=config.bias_rate,
+    bias_decay=config.bias_decay,
+    order=config.solver,
+  )
+  state = devices.replicate(states.init_state(task, sgd, params), mesh)
+  if start:
+    state = saver.restore(start, state)
+  step = states.make_step(task, sgd, schedule, seed=config.seed, log_every=config.log_every_steps)
+  return state, jax.jit(step, donate_argnums=0)
+
+
+def _make_evaluate(task: tasks.Task, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
+  """Builds the function that runs every evaluation of a task on some parameters."""
+  compiled = {name: jax.jit(each.measure) for name, each in task.evaluations.items()}
+
+  def evaluate(params: Any) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for name, evaluation in task.evaluations.items():
+      totals: collections.Counter[str] = collections.Counter()
+      with contextlib.closing(evaluation.batches()) as batches:
+        for batch in devices.put_ahead(batches, mesh):
+          sums = jax.device_get(compiled[name](params, batch))
+          totals.update({key: float(value) for key, value in sums.items()})
+      figures |= evaluation.report(totals)
+    return figures
+
+  return evaluate
+
+
+def _check_finite(
+  task: tasks.Task,
+  workdir: pathlib.Path,
+  saver: checkpoint.Checkpoints,
+  report: dict[str, jax.Array],
+  step: int,
+) -> None:
+  """Stops where a step since the last logged one met a loss or gradient that is not finite."""
+  bad = int(report['bad_step'])
+  if bad < 0:
+    return
+  with contextlib.closing(task.train_batches(bad, bad + 1)) as batches:
+    _draw(task, 'bad_batch', workdir, next(batches))
+  records = task.records(bad)
+  saved = saver.latest()
+  raise NonFiniteError(
+    f'the loss or its gradient is not finite at step {bad} (seen at step {step}); '
+    f'{len(records)} records, {", ".join(records[:4])} ...; the batch is drawn in '
+    f'{workdir / "bad_batch.png"}; '
+    + (f'the last good checkpoint is step {saved}' if saved >= 0 else 'no checkpoint before it')
+    + '; a smaller learning_rate is the usual cure'
+  )
+
+
+def _describe(task: tasks.Task, config: ml_collections.ConfigDict) -> dict[str, Any]:
+  return {'task': task.name, 'fingerprint': dict(task.fingerprint), 'config': config.to_dict()}
+
+
+def _open_workdir(task: tasks.Task, workdir: pathlib.Path, *, fresh: bool) -> None:
+  if jax.process_index() == 0:
+    task.record(workdir)
+    if fresh:
+      _draw(task, 'start', workdir)
+
+
+def _draw(task: tasks.Task, name: str, *arguments: Any) -> None:
+  if jax.process_index() == 0 and name in task.pictures:
+    task.pictures[name](*arguments)

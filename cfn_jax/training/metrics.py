@@ -1,0 +1,234 @@
+"""What a run reports: `metrics.jsonl`, TensorBoard events, a progress bar or lines of a log.
+
+A row of metrics.jsonl belongs to one step and is written once it is whole: the training figures of
+the step, and those of an evaluation where one was due.
+"""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tqdm
+
+Row = dict[str, Any]
+
+
+class Writer:
+  """Writes rows in the order of their steps, to files and to the terminal.
+
+  Args:
+    workdir: the run's folder.
+    start_step: rows after this step are cut off: they will be written again.
+    num_steps: the run's last step.
+    chance_loss, plateau_steps: see `Plateau`.
+    enabled: false on all hosts but the first.
+  """
+
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    *,
+    start_step: int,
+    num_steps: int,
+    chance_loss: float,
+    plateau_steps: int,
+    enabled: bool = True,
+  ) -> None:
+    self._enabled = enabled
+    if not enabled:
+      return
+    import tensorboardX
+
+    self.path = workdir / 'metrics.jsonl'
+    rows = [row for row in read_rows(self.path) if row['step'] <= start_step]
+    self._plateau = Plateau(chance_loss, plateau_steps)
+    for row in rows:
+      self._plateau.check(row)
+    text = ''.join(json.dumps(row) + '\n' for row in rows)
+    partial = self.path.with_suffix('.partial')
+    partial.write_text(text)
+    partial.replace(self.path)
+    self._file = self.path.open('a')
+    self._board = tensorboardX.SummaryWriter(str(workdir), purge_step=start_step + 1)
+    self._progress = Progress(start_step, num_steps)
+
+  def __enter__(self) -> 'Writer':
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    if self._enabled:
+      self._progress.close()
+      self._board.close()
+      self._file.close()
+
+  def write(self, row: Mapping[str, Any]) -> None:
+    """Writes a whole row, which holds `step`, and flushes it."""
+    if not self._enabled:
+      return
+    step = int(row['step'])
+    self._file.write(json.dumps({name: _finite(value) for name, value in row.items()}) + '\n')
+    self._file.flush()
+    for name, value in row.items():
+      if name != 'step' and isinstance(value, int | float):
+        self._board.add_scalar(name, value, step)
+    self._progress.show(row)
+    warning = self._plateau.check(row)
+    if warning:
+      self._progress.say(warning)
+
+
+class Plateau:
+  """Notices a training loss that does not leave that of chance.
+
+  Args:
+    chance_loss: the loss of an untrained guess.
+    steps: how long the loss may stay within 1 % of it; 0: for ever.
+  """
+
+  def __init__(self, chance_loss: float, steps: int) -> None:
+    self._chance, self._steps = chance_loss, steps
+    self._since = 0
+    self._warned = False
+
+  def check(self, row: Mapping[str, Any]) -> str:
+    """Takes a row in its turn; gives a warning once, else ''."""
+    loss = row.get('train_loss')
+    if not isinstance(loss, float):
+      return ''
+    if abs(loss - self._chance) > 0.01 * self._chance:
+      self._since, self._warned = row['step'], False
+    elif self._steps and not self._warned and row['step'] - self._since >= self._steps:
+      self._warned = True
+      return (
+        f'warning: from step {self._since} to {row["step"]} the training loss stayed within 1 % of '
+        f'chance ({self._chance:.3f}): the network learns nothing yet. A larger learning_rate, '
+        'puzzle.tile_scale or another model.init may start it.'
+      )
+    return ''
+
+
+class Progress:
+  """A bar in a terminal; elsewhere a line for each logged step."""
+
+  def __init__(self, start_step: int, num_steps: int) -> None:
+    self._num_steps = num_steps
+    self._began = time.monotonic()
+    self._start = start_step
+    self._bar = tqdm.tqdm(
+      initial=start_step, total=num_steps, unit='step', disable=not sys.stderr.isatty()
+    )
+
+  def show(self, row: Mapping[str, Any]) -> None:
+    """Shows a row: losses, accuracies, throughput and the time left."""
+    step = int(row['step'])
+    shown = {name: _short(name, row[name]) for name in row if _short(name, row[name])}
+    if not self._bar.disable:
+      self._bar.set_postfix_str(', '.join(f'{name} {value}' for name, value in shown.items()))
+      self._bar.update(step - self._bar.n)
+      return
+    elapsed = time.monotonic() - self._began
+    left = elapsed / max(1, step - self._start) * (self._num_steps - step)
+    figures = '  '.join(f'{name} {value}' for name, value in shown.items())
+    print(f'step {step}/{self._num_steps}  {figures}  left {_clock(left)}', file=sys.stderr)
+
+  def say(self, message: str) -> None:
+    """Prints a line without tearing the bar."""
+    tqdm.tqdm.write(message, file=sys.stderr)
+
+  def close(self) -> None:
+    """Leaves the bar as it stands."""
+    self._bar.close()
+
+
+class Stopwatch:
+  """Measures the throughput between logged steps, leaving out what `paused` covers."""
+
+  def __init__(self) -> None:
+    self.restart()
+
+  def restart(self) -> None:
+    """Begins a new stretch."""
+    self._began = time.perf_counter()
+    self._waited = 0.0
+    self._steps = 0
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Leaves the time within out."""
+    began = time.perf_counter()
+    yield
+    self._began += time.perf_counter() - began
+
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """Counts a step, and the time within as its wait for a batch."""
+    began = time.perf_counter()
+    yield
+    self._waited += time.perf_counter() - began
+    self._steps += 1
+
+  def figures(self, examples: Mapping[str, int]) -> Row:
+    """Gives `<name>_per_second` for the examples of a step, and the share of time that waited."""
+    if not self._steps:
+      return {}
+    seconds = time.perf_counter() - self._began
+    rates = {f'{name}_per_second': self._steps * n / seconds for name, n in examples.items()}
+    return rates | {'input_wait_fraction': min(1.0, self._waited / seconds)}
+
+
+def confidence_interval(correct: float, count: float) -> tuple[float, float]:
+  """Gives the 95 % interval of an accuracy by Wilson's score, examples taken as independent.
+
+  >>> low, high = confidence_interval(50, 100)
+  >>> round(low, 3), round(high, 3)
+  (0.404, 0.596)
+  """
+  z, share = 1.959964, correct / count
+  centre = share + z * z / (2 * count)
+  spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+  whole = 1 + z * z / count
+  return (centre - spread) / whole, (centre + spread) / whole
+
+
+def read_rows(path: pathlib.Path) -> list[Row]:
+  """Reads metrics.jsonl; a torn last line, left by a killed run, is dropped."""
+  rows = []
+  if path.exists():
+    for line in path.read_text().splitlines():
+      try:
+        rows.append(json.loads(line))
+      except json.JSONDecodeError:
+        break
+  return rows
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes JSON so that readers see the old file or the new one, never a part."""
+  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+  partial.write_text(json.dumps(value, indent=2) + '\n')
+  partial.replace(path)
+
+
+def _finite(value: Any) -> Any:
+  """JSON has no NaN: a figure that is not finite becomes text."""
+  return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _short(name: str, value: Any) -> str:
+  if name.endswith('loss'):
+    return f'{value:.3f}'
+  if name.endswith('accuracy'):
+    return f'{value:.1%}'
+  return f'{value:,.0f}' if name.endswith('per_second') else ''
+
+
+def _clock(seconds: float) -> str:
+  minutes, seconds = divmod(int(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  return f'{hours}:{minutes:02d}:{seconds:02d}' if hours else f'{minutes}:{seconds:02d}'

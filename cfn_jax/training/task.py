@@ -1,0 +1,70 @@
+"""What a task is: all that the one training loop needs to know of it."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+Batch = Mapping[str, Any]
+Params = Any
+Batches = Generator[dict[str, np.ndarray], None, None]  # closing it ends its processes
+Totals = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """One pass over labelled examples, each counted once.
+
+  Attributes:
+    batches: starts a pass; every batch has a float32 `mask`, 0 for rows that only fill it up.
+    measure: compiled; (params, batch) to sums over the rows whose mask is 1.
+    report: sums over the whole pass, as Python floats, to the figures that are logged.
+  """
+
+  batches: Callable[[], Batches]
+  measure: Callable[[Params, Batch], Totals]
+  report: Callable[[Mapping[str, float]], dict[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A task, built from a config by whoever defines it.
+
+  Attributes:
+    name: one word; it separates the random streams of different tasks.
+    init: seed to parameters, on the host.
+    loss: compiled; (params, batch, key) to the loss to descend and the sums that `report` reads.
+    totals: the names of those sums.
+    report: the sums since the last logged step and its learning rate, to the figures to log.
+    train_batches: (first step, stop) to this host's rows of every batch.
+    records: the names of the records in a step's batch, for messages.
+    evaluations: by name; their figures are logged under the names they give.
+    best: the figure by which the best checkpoints are kept; larger is better.
+    labels: parameters to 'weight', 'bias' or 'locked' of each, for the optimizer.
+    examples: what a step goes through, for the throughput: name to number.
+    fingerprint: what a resumed run must share with the run before it: name to value.
+    summary: rows of the start-up summary: (what, value).
+    chance_loss: the loss of an untrained guess, for the plateau warning.
+    record: (folder); writes what the run is made of, at each start.
+    pictures: 'start': (folder); 'end': (folder, params); 'bad_batch': (folder, batch).
+  """
+
+  name: str
+  init: Callable[[int], Params]
+  loss: Callable[[Params, Batch, jax.Array], tuple[jax.Array, Totals]]
+  totals: tuple[str, ...]
+  report: Callable[[Mapping[str, float]], dict[str, float]]
+  train_batches: Callable[[int, int], Batches]
+  records: Callable[[int], list[str]]
+  evaluations: Mapping[str, Evaluation]
+  best: str
+  labels: Callable[[Params], Any]
+  examples: Mapping[str, int]
+  fingerprint: Mapping[str, Any]
+  summary: list[tuple[str, str]]
+  chance_loss: float
+  record: Callable[[pathlib.Path], None]
+  pictures: Mapping[str, Callable[..., None]]

@@ -1,0 +1,39 @@
+"""Draws pictures without training.
+
+`python -m cfn_jax.visualize puzzles --config=FILE.py:VARIANT --out=FILE.png` draws the first
+puzzles that a run with this config would train on, beside their images.
+"""
+
+import pathlib
+import sys
+
+from absl import app, flags
+
+from cfn_jax import command
+from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.pictures import run as run_pictures
+
+CONFIG = command.define_config()
+OUT = flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
+PICTURES = ('puzzles',)
+
+
+def main(arguments: list[str]) -> None:
+  """Reads the flags and draws."""
+  command.quiet_libraries()
+  picture = arguments[1] if len(arguments) == 2 else ''
+  if picture not in PICTURES:
+    given = ' '.join(arguments[1:]) or 'nothing'
+    command.fail(f'asked to draw {given}: name one of {", ".join(PICTURES)}')
+  out = pathlib.Path(OUT.value).expanduser()
+  if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
+    command.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
+  with command.short_errors(ValueError, OSError):
+    pretext = jigsaw_task.open_pretext(CONFIG.value)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run_pictures.draw_training_puzzles(out, CONFIG.value, pretext)
+  print(f'{out}: {pretext.training.description}', file=sys.stderr)
+
+
+if __name__ == '__main__':
+  app.run(main, flags_parser=command.parse_flags)

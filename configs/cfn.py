@@ -1,0 +1,171 @@
+"""Pretraining of the context-free network by jigsaw puzzles: every knob, and the named variants.
+
+  cfn.py           the paper's full run: 350,000 steps of 256 puzzles, 1000 permutations, ImageNet
+  cfn.py:release   what the authors' 2016 code does where it differs from the paper
+  cfn.py:text      the sizes of the paper's method section: 75-px cells, random crops
+  cfn.py:small     100 permutations, half width, 32-px tiles: an hour on a CPU, any folder
+  cfn.py:tiny      24 permutations on bundled photographs: five minutes on two CPU cores
+
+Any field can be set on the command line: `--config.puzzle.grey_fraction=0`.
+"""
+
+import ml_collections
+
+
+def get_config(variant: str = '') -> ml_collections.ConfigDict:
+  """Builds the config of a variant; '' is the paper's."""
+  variants = {
+    '': lambda _: None,
+    'release': _release,
+    'text': _text,
+    'small': _small,
+    'tiny': _tiny,
+  }
+  if variant not in variants:
+    known = ', '.join(name for name in variants if name)
+    raise ValueError(f"variant '{variant}' is unknown: one of {known}, or none")
+  config = _paper()
+  variants[variant](config)
+  return config.lock()
+
+
+def _paper() -> ml_collections.ConfigDict:
+  c = ml_collections.ConfigDict()
+  c.task = 'jigsaw'  # which task main.py hands to the loop
+  c.seed = 0  # 0 or more; decides every random draw
+  c.batch_size = 256  # images a step, over all devices
+  c.eval_batch_size = 256  # images at once in an evaluation; changes no figure
+  c.num_steps = 350_000  # steps of the whole run
+  c.log_every_steps = 100  # a line of metrics.jsonl every so many steps
+  c.eval_every_steps = 5_000  # an evaluation every so many steps, and at the end
+  c.checkpoint_every_steps = 5_000  # a checkpoint every so many steps, and at the end
+  c.keep_latest = 2  # newest checkpoints kept
+  c.keep_best = 1  # best checkpoints by val_accuracy kept besides them
+  c.plateau_warning_steps = 20_000  # warn when the loss stays at chance for so long; 0: never
+  c.compute_dtype = 'float32'  # 'float32' or 'bfloat16'; parameters, logits, loss stay float32
+  c.deterministic = False  # True: bit for bit the same on a GPU too, at some cost in speed
+
+  # The solver: Caffe's SGD.
+  c.solver = 'caffe'  # 'caffe': the rate inside the velocity; 'optax': outside
+  c.learning_rate = 0.01  # at the start
+  c.schedule = 'step'  # 'step': x decay_factor every decay_steps; 'cosine': to 0 at num_steps
+  c.decay_steps = 100_000  # steps between two drops of the rate
+  c.decay_factor = 0.1  # each drop multiplies the rate by this
+  c.warmup_steps = 0  # the rate rises linearly over so many steps; 0: at once
+  c.momentum = 0.9  # 0 to 1
+  c.weight_decay = 5e-4  # L2, weights
+  c.bias_rate = 2.0  # biases: times the learning rate
+  c.bias_decay = 0.0  # biases: times the weight decay
+
+  d = c.data = ml_collections.ConfigDict()
+  d.source = 'tfds'  # 'bundled', 'folder', 'records', 'tfds' or 'voc'; see docs/data.md
+  d.root = ''  # the folder; for 'tfds' its data folder, '' the usual one
+  d.split = 'imagenet2012:train'  # 'tfds': name:split; 'voc': a list of ImageSets/Main
+  d.val_root = ''  # a second folder for validation; '': see the next two
+  d.val_split = 'imagenet2012:validation'  # as split, for validation
+  d.val_fraction = 0.1  # held out by a hash of the names where no other validation is named
+  d.val_max_images = 0  # validate on the first so many images; 0: on all
+  d.crops_per_photograph = 800  # 'bundled': training crops out of each photograph
+  d.val_crops_per_photograph = 320  # 'bundled': validation crops out of each photograph held out
+  d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
+  d.refresh = False  # True: list the folder again
+  d.num_workers = 8  # loader processes; 0: threads of this process
+  d.num_threads = 1  # reading threads in each process
+  d.read_ahead_batches = 2  # batches that each loader process keeps ready
+
+  p = c.permutations = ml_collections.ConfigDict()
+  p.num = 1000  # N: permutations in the set, the number of classes
+  p.method = 'max'  # 'max', 'min', 'mid', 'target' or 'code'; see docs/permutations.md
+  p.seed = 0  # draws the set
+  p.ties = 'spread'  # equally good permutations: 'spread', 'random' or 'first'
+  p.mean = 0.0  # 'target': the wanted mean Hamming distance; 0: off
+  p.min_distance = 0  # smallest Hamming distance between two of the set; 0: any
+  p.file = ''  # a file that holds the set, instead of all the above
+  p.fixed_per_image = 0  # each image sees only so many of the set, always the same; 0: all
+
+  z = c.puzzle = ml_collections.ConfigDict()
+  z.resize_px = 256  # the short side of the image is resized to this
+  z.crop_px = 255  # side of the square cut out of it
+  z.crop_mode = 'centre'  # 'centre', 'random' (within the central square) or 'whole' (resized)
+  z.cell_px = 85  # side of a cell; equal to tile_px: tiles without gaps
+  z.tile_px = 64  # side of a tile, the network's input
+  z.grid = 3  # cells a side, 2 to 5
+  z.grey_fraction = 0.3  # share of the visits that are grey, 0 to 1
+  z.channel_shift_px = 2  # colour channels of a tile move apart by up to this; 0: off
+  z.normalization = 'tile'  # 'tile', 'channel', 'mean' (no std) or 'global' (one mean and std)
+  z.tile_scale = 50.0  # normalised tiles are multiplied by this; goes with model.init
+  z.global_mean = (123.0, 117.0, 104.0)  # RGB, 0..255: for 'global'
+  z.global_std = 58.0  # 0..255: for 'global' and 'mean'
+
+  m = c.model = ml_collections.ConfigDict()
+  m.name = 'cfn'  # 'cfn', or 'stacked': all tiles as channels of one AlexNet
+  m.order = 'caffenet'  # 'caffenet': pool, then LRN, biases 1; 'alexnet': LRN, then pool, 0.1
+  m.init = 'caffe'  # 'caffe' (with a tile_scale near 50) or 'he' (with one near 1)
+  m.stride = 2  # of conv1
+  m.width = 1.0  # channels of conv1 to conv5, times this
+  m.fc6_features = 512  # of each tile
+  m.fc7_features = 4096
+  m.dropout = 0.5  # after fc6 and fc7; 0: off
+  m.permutations_per_pass = 1  # puzzles made of the features of one image's tiles
+  return c
+
+
+def _release(c: ml_collections.ConfigDict) -> None:
+  """The authors' prototxt and data layer: no grey, no shift, mean without std, 0..255."""
+  c.model.fc6_features = 1024
+  c.permutations.num = 100
+  c.puzzle.grey_fraction = 0.0
+  c.puzzle.channel_shift_px = 0
+  c.puzzle.normalization = 'mean'
+  c.puzzle.tile_scale = c.puzzle.global_std
+
+
+def _text(c: ml_collections.ConfigDict) -> None:
+  """225-px crops at random places, cells of 75 px."""
+  c.puzzle.crop_px = 225
+  c.puzzle.crop_mode = 'random'
+  c.puzzle.cell_px = 75
+
+
+def _small(c: ml_collections.ConfigDict) -> None:
+  """For a folder of photographs with a short side of 128 px or more, on a CPU."""
+  c.data.source = 'folder'
+  c.data.split = ''
+  c.data.val_split = ''
+  c.data.num_workers = 0
+  c.permutations.num = 100
+  c.puzzle.resize_px = 128
+  c.puzzle.crop_px = 126
+  c.puzzle.cell_px = 42
+  c.puzzle.tile_px = 32
+  c.puzzle.tile_scale = 1.0
+  c.model.init = 'he'
+  c.model.width = 0.5
+  c.model.fc6_features = 256
+  c.model.fc7_features = 1024
+  c.model.permutations_per_pass = 8
+  c.batch_size = 64
+  c.num_steps = 9_000
+  c.learning_rate = 0.02
+  c.schedule = 'cosine'
+  c.warmup_steps = 100
+  c.log_every_steps = 50
+  c.eval_every_steps = 500
+  c.checkpoint_every_steps = 500
+  c.plateau_warning_steps = 2_000
+
+
+def _tiny(c: ml_collections.ConfigDict) -> None:
+  """Seven photographs, cropped at random scales: it overfits, and shows that everything works."""
+  _small(c)
+  c.data.source = 'bundled'
+  c.permutations.num = 24
+  c.model.width = 0.25
+  c.model.fc6_features = 128
+  c.model.fc7_features = 512
+  c.num_steps = 600
+  c.warmup_steps = 50
+  c.log_every_steps = 20
+  c.eval_every_steps = 100
+  c.checkpoint_every_steps = 300
+  c.plateau_warning_steps = 300

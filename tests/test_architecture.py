@@ -1,0 +1,129 @@
+"""The map in docs/architecture.md holds: imports point down, loader processes see no JAX."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).resolve().parent.parent / 'cfn_jax'
+
+# What the modules of a room may import, besides their own room where that is named.
+ROOMS = {
+  'models': {'models'},
+  'training': {'training'},
+  'data': {'data'},
+  'jigsaw/permutation': {'jigsaw/permutation'},
+  'jigsaw/puzzle': set(),
+  'jigsaw/transform': {'data/pipeline', 'jigsaw/puzzle'},
+  'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},
+  'timing': {'training', 'data', 'models', 'jigsaw', 'timing'},
+  'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},
+  '': {'jigsaw', 'training', 'data', 'models', 'pictures', 'timing', 'command'},  # command lines
+}
+LEAVES = (
+  'jigsaw/puzzle.py',
+  'models/layers.py',
+  'training/optimizer.py',
+  'training/checkpoint.py',
+  'training/metrics.py',
+  'training/devices.py',
+  'training/task.py',
+)
+LOADER_MODULES = (
+  'cfn_jax.jigsaw.permutations',
+  'cfn_jax.jigsaw.puzzle',
+  'cfn_jax.jigsaw.transform',
+  'cfn_jax.data.images',
+  'cfn_jax.data.sources',
+  'cfn_jax.data.pipeline',
+)
+
+
+def _modules():
+  return sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob('*.py'))
+
+
+def _own_imports(path):
+  """Gives the project's modules that a file imports, anywhere in it, as 'room/module'."""
+  found = set()
+  for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
+    if isinstance(node, ast.ImportFrom) and (node.module or '').split('.')[0] == 'cfn_jax':
+      for alias in node.names:
+        name = f'{node.module}.{alias.name}'.split('.')[1:]
+        while not (PACKAGE.joinpath(*name).with_suffix('.py')).exists():
+          name = name[:-1]
+          assert name, f'{path} imports {node.module}.{alias.name}, which is no module'
+        found.add('/'.join(name))
+    if isinstance(node, ast.Import):
+      assert not any(alias.name.startswith('cfn_jax') for alias in node.names), path
+  return found
+
+
+def _room(path):
+  name = path.with_suffix('').as_posix()
+  return max((room for room in ROOMS if name.startswith(room)), key=len) if '/' in name else ''
+
+
+def test_imports_point_down():
+  for path in _modules():
+    allowed = ROOMS[_room(path)]
+    for imported in _own_imports(path):
+      assert any(imported.startswith(room) for room in allowed), f'{path} imports {imported}'
+
+
+def test_there_is_no_import_cycle():
+  graph = {path.with_suffix('').as_posix(): _own_imports(path) for path in _modules()}
+  done, path = set(), []
+
+  def visit(name):
+    assert name not in path, f'cycle: {path} {name}'
+    if name not in done:
+      path.append(name)
+      for imported in graph[name]:
+        visit(imported)
+      path.pop()
+      done.add(name)
+
+  for name in graph:
+    visit(name)
+
+
+@pytest.mark.parametrize('leaf', LEAVES)
+def test_leaves_import_nothing_of_ours(leaf):
+  assert not _own_imports(pathlib.Path(leaf))
+
+
+def test_the_loop_knows_no_puzzle():
+  for path in (PACKAGE / 'training').glob('*.py'):
+    if path.name != 'metrics.py':  # a warning there names fields of the config
+      assert 'puzzle' not in path.read_text().replace('knows nothing of puzzles', ''), path.name
+
+
+def test_every_init_is_empty():
+  for path in PACKAGE.rglob('__init__.py'):
+    assert not path.read_text(), path
+
+
+def test_no_room_for_leftovers():
+  assert not {'utils.py', 'helpers.py', 'common.py'} & {path.name for path in _modules()}
+
+
+def test_what_loader_processes_run_imports_no_jax():
+  program = f'import sys, {", ".join(LOADER_MODULES)}; assert "jax" not in sys.modules'
+  subprocess.run([sys.executable, '-c', program], check=True, cwd=PACKAGE.parent)
+
+
+def test_configs_import_nothing_from_the_package():
+  for path in (PACKAGE.parent / 'configs').glob('*.py'):
+    assert 'cfn_jax' not in path.read_text().split('"""', 2)[2], path
+
+
+def test_deviations_from_the_paper_are_listed():
+  """Every `# Deviation:` in the code stands in docs/deviations.md."""
+  listed = (PACKAGE.parent / 'docs' / 'deviations.md').read_text()
+  for path in PACKAGE.rglob('*.py'):
+    for line in path.read_text().splitlines():
+      if '# Deviation:' in line:
+        assert line.split('# Deviation:')[1].strip().split(':')[0] in listed, (path, line)

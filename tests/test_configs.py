@@ -1,0 +1,111 @@
+"""Configs: every field is documented and read, every variant builds."""
+
+import ast
+import importlib.util
+import pathlib
+import re
+
+import ml_collections
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+VARIANTS = ('', 'release', 'text', 'small', 'tiny')
+
+
+def _load(name='cfn'):
+  spec = importlib.util.spec_from_file_location(name, REPOSITORY / 'configs' / f'{name}.py')
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def _leaves(config, prefix=''):
+  for name, value in config.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from _leaves(value, f'{prefix}{name}.')
+    else:
+      yield prefix + name
+
+
+def _chain(node):
+  """Gives ['config', 'puzzle', 'tile_px'] for the expression config.puzzle.tile_px."""
+  names = []
+  while isinstance(node, ast.Attribute):
+    names.insert(0, node.attr)
+    node = node.value
+  return [node.id, *names] if isinstance(node, ast.Name) else []
+
+
+def _fields_read(path):
+  """Gives the fields that a module reads off a config, through local names for its sections too."""
+  read = set()
+  for function in ast.walk(ast.parse(path.read_text())):
+    if not isinstance(function, ast.FunctionDef):
+      continue
+    sections = {'config': ''}
+    for node in ast.walk(function):
+      if isinstance(node, ast.Assign):
+        targets, values = [node.targets[0]], [node.value]
+        if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+          targets, values = node.targets[0].elts, node.value.elts
+        for target, value in zip(targets, values):
+          chain = _chain(value)
+          if isinstance(target, ast.Name) and chain[:1] == ['config'] and len(chain) == 2:
+            sections[target.id] = f'{chain[1]}.'
+    for node in ast.walk(function):
+      chain = _chain(node)
+      if chain and chain[0] in sections:
+        read.add(sections[chain[0]] + '.'.join(chain[1:]))
+  return read
+
+
+def test_each_field_is_read():
+  read = set().union(*(_fields_read(path) for path in (REPOSITORY / 'cfn_jax').rglob('*.py')))
+  unread = set(_leaves(_load().get_config())) - read
+  assert not unread
+
+
+def test_only_fields_of_the_config_are_read():
+  fields = set(_leaves(_load().get_config()))
+  sections = {field.split('.')[0] for field in fields if '.' in field}
+  methods = {'to_dict', 'lock'}
+  for path in (REPOSITORY / 'cfn_jax').rglob('*.py'):
+    for read in _fields_read(path):
+      field = read.removesuffix('.')
+      first = field.split('.')
+      known = field in fields or not field or field in sections or methods & set(first)
+      assert known, f'{path}: config.{field}'
+
+
+def test_each_field_has_a_comment_and_one_plain_type():
+  text = (REPOSITORY / 'configs' / 'cfn.py').read_text().split('def _paper')[1].split('\ndef ')[0]
+  for line in text.splitlines():
+    if re.match(r'  \w\.\w+ = ', line) and 'fc7_features' not in line:
+      assert '  # ' in line, line
+  config = _load().get_config()
+  for field in _leaves(config):
+    value = config
+    for name in field.split('.'):
+      value = value[name]
+    assert isinstance(value, bool | int | float | str | tuple), field
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_each_variant_builds_with_the_same_fields_and_types(variant):
+  paper, config = _load().get_config(), _load().get_config(variant)
+  assert list(_leaves(config)) == list(_leaves(paper))
+  for field in _leaves(paper):
+    ours, theirs = config, paper
+    for name in field.split('.'):
+      ours, theirs = ours[name], theirs[name]
+    assert type(ours) is type(theirs), field
+
+
+def test_the_default_is_the_papers_run():
+  config = _load().get_config()
+  assert (config.num_steps, config.batch_size, config.permutations.num) == (350_000, 256, 1000)
+  assert (config.learning_rate, config.decay_steps, config.decay_factor) == (0.01, 100_000, 0.1)
+  assert (config.momentum, config.weight_decay) == (0.9, 5e-4)
+  assert (config.bias_rate, config.bias_decay) == (2.0, 0.0)
+  assert (config.puzzle.crop_px, config.puzzle.cell_px, config.puzzle.tile_px) == (255, 85, 64)
+  assert config.model.fc6_features == 512
