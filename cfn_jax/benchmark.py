@@ -13,6 +13,8 @@ from typing import NoReturn
 
 PARTS = {
   'permutations': 'cfn_jax.timing.permutations',
+  'input': 'cfn_jax.timing.input',
+  'step': 'cfn_jax.timing.step',
 }
 
 

@@ -1,6 +1,7 @@
 """What the command lines that take a config share: its flag, and errors in a few lines."""
 
 import contextlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -36,6 +37,25 @@ def config_name(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> str:
   variant = path.name.partition(':')[2]
   stem = path.name.partition(':')[0].removesuffix('.py')
   return f'{stem}-{variant}' if variant else stem
+
+
+def load_config(text: str) -> ml_collections.ConfigDict:
+  """Loads `FILE.py` or `FILE.py:VARIANT` without flags.
+
+  Raises:
+    ValueError: there is no such file or variant.
+  """
+  file, _, variant = text.partition(':')
+  path = pathlib.Path(file)
+  if not path.is_file():
+    raise ValueError(f"there is no config file '{file}'")
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  if spec is None or spec.loader is None:
+    raise ValueError(f"'{file}' is no Python file")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  config: ml_collections.ConfigDict = module.get_config(variant)
+  return config
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ import rich.table
 from absl import app, flags
 
 from cfn_jax import command
-from cfn_jax.data import images, sources
+from cfn_jax.data import images, loading, sources
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.training import checkpoint, devices, loop, task
@@ -26,6 +26,7 @@ EXPECTED = (
   checkpoint.CheckpointError,
   devices.BatchError,
   images.BadImage,
+  loading.LoadingError,
   loop.NonFiniteError,
   sources.SourceError,
 )
@@ -39,7 +40,7 @@ def run_jigsaw(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict
   with command.short_errors(ValueError, OSError):
     pretext = jigsaw_task.open_pretext(config)
     made = jigsaw_task.make_task(config, pretext)
-  pictures = run_pictures.make_pictures(config, pretext, chance_loss=made.chance_loss)
+  pictures = run_pictures.make_pictures(pretext, chance_loss=made.chance_loss)
   return run(dataclasses.replace(made, pictures=pictures), config, workdir)
 
 

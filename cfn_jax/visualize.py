@@ -31,8 +31,8 @@ def main(arguments: list[str]) -> None:
   with command.short_errors(ValueError, OSError):
     pretext = jigsaw_task.open_pretext(CONFIG.value)
     out.parent.mkdir(parents=True, exist_ok=True)
-    run_pictures.draw_training_puzzles(out, CONFIG.value, pretext)
-  print(f'{out}: {pretext.training.description}', file=sys.stderr)
+    run_pictures.draw_training_puzzles(out, pretext)
+  print(f'{out}: {pretext.training.source.description}', file=sys.stderr)
 
 
 if __name__ == '__main__':

@@ -69,6 +69,8 @@ def _paper() -> ml_collections.ConfigDict:
   d.val_crops_per_photograph = 320  # 'bundled': validation crops out of each photograph held out
   d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
   d.refresh = False  # True: list the folder again
+  d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
+  d.puzzles_per_image = 1  # puzzles cut out of each decoded image, for so many steps in a row
   d.num_workers = 8  # loader processes; 0: threads of this process
   d.num_threads = 1  # reading threads in each process
   d.read_ahead_batches = 2  # batches that each loader process keeps ready

@@ -18,7 +18,7 @@ ROOMS = {
   'jigsaw/puzzle': set(),
   'jigsaw/transform': {'data/pipeline', 'jigsaw/puzzle'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},
-  'timing': {'training', 'data', 'models', 'jigsaw', 'timing'},
+  'timing': {'training', 'data', 'models', 'jigsaw', 'command'},
   'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},
   '': {'jigsaw', 'training', 'data', 'models', 'pictures', 'timing', 'command'},  # command lines
 }

@@ -68,7 +68,7 @@ def test_each_field_is_read():
 def test_only_fields_of_the_config_are_read():
   fields = set(_leaves(_load().get_config()))
   sections = {field.split('.')[0] for field in fields if '.' in field}
-  methods = {'to_dict', 'lock'}
+  methods = {'to_dict', 'lock', 'unlocked'}
   for path in (REPOSITORY / 'cfn_jax').rglob('*.py'):
     for read in _fields_read(path):
       field = read.removesuffix('.')

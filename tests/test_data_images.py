@@ -138,6 +138,7 @@ def test_a_stack_of_tiffs_that_lost_its_second_page_does_not_pass():
       images.decode_image(data[:-lost])
 
 
+@pytest.mark.filterwarnings('ignore::UserWarning')  # Pillow's, of tags that the damage hit
 def test_damage_never_gives_anything_but_a_picture_or_a_bad_image():
   rng = np.random.default_rng(3)
   for data in (FILES | DEEP_FILES).values():

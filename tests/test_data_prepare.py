@@ -231,6 +231,13 @@ def alive(pid):
     return False
 
 
+def holds_back_interrupts(pid):
+  """Whether Ctrl-C, which reaches every process of a terminal, is left to the parent."""
+  status = pathlib.Path(f'/proc/{pid}/status').read_text().splitlines()
+  blocked = next(line.split()[1] for line in status if line.startswith('SigBlk'))
+  return bool(int(blocked, 16) >> (signal.SIGINT - 1) & 1)
+
+
 @pytest.mark.skipif(not pathlib.Path('/proc/self/stat').exists(), reason='looks into /proc')
 @pytest.mark.parametrize('end', [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_command_leaves_no_process_and_can_be_given_again(tmp_path, end):
@@ -241,6 +248,10 @@ def test_a_killed_command_leaves_no_process_and_can_be_given_again(tmp_path, end
   while not list((tmp_path / 'out').glob('shard-*.json')) and time.time() < deadline:
     time.sleep(0.02)
   children = children_of(process.pid)
+  workers = [
+    c for c in children if b'spawn_main' in pathlib.Path(f'/proc/{c}/cmdline').read_bytes()
+  ]
+  assert len(workers) == 2 and all(map(holds_back_interrupts, workers))
   if end == signal.SIGINT:
     os.killpg(process.pid, end)  # a terminal's Ctrl-C reaches the workers too
   else:
@@ -248,7 +259,6 @@ def test_a_killed_command_leaves_no_process_and_can_be_given_again(tmp_path, end
   _, err = process.communicate(timeout=30)
   assert process.returncode == (130 if end == signal.SIGINT else -9)
   assert end == signal.SIGKILL or ('interrupted' in err and 'Traceback' not in err)
-  assert children
   while any(map(alive, children)) and time.time() < deadline:
     time.sleep(0.05)
   assert not any(map(alive, children))

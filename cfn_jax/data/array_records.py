@@ -49,7 +49,7 @@ class RecordsSource:
     class_names: tuple[str, ...],
     checksum: str,
   ) -> None:
-    self.root = str(root)
+    self.root = str(root.absolute())
     self.class_names = class_names
     self._names = names  # of every record of the folder
     self._positions = positions  # int64 [number of records here]: places among all

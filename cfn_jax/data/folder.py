@@ -27,7 +27,7 @@ class FileSource:
     class_names: tuple[str, ...] = (),
     description: str,
   ) -> None:
-    self.root = str(root)
+    self.root = str(root.absolute())
     self.names = names
     self.labels = labels  # int32 [number of images]
     self.class_names = class_names

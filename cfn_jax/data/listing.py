@@ -75,23 +75,28 @@ def list_images(root: pathlib.Path, *, cache_dir: str = '', refresh: bool = Fals
     SourceError: `root` is missing, not a folder, unreadable, or holds no image.
   """
   root = pathlib.Path(os.path.abspath(root))  # noqa: PTH100  (resolve() would follow links)
-  _check_folder(root)
   cache = _cache_path(root, cache_dir)
   names = None if refresh else _read_cache(cache, root)
   if names is None:
     started = time.time()
-    found, folders, others = _walk(root)
-    if not found:
-      raise SourceError(_no_images(root, others))
-    names = Names.of(sorted(found))
+    names, folders = scan_images(root)
     if all(mtime < (started - _SETTLED_SECONDS) * 1e9 for mtime in folders.values()):
       _write_cache(cache, root, names, folders)
   return names
 
 
+def scan_images(root: pathlib.Path) -> tuple[Names, dict[str, int]]:
+  """Lists as `list_images` does, without the cache; also gives each folder's modification time."""
+  _check_folder(root)
+  found, folders, others = _walk(root)
+  if not found:
+    raise SourceError(_no_images(root, others))
+  return Names.of(sorted(found)), folders
+
+
 def _check_folder(root: pathlib.Path) -> None:
-  if not root.exists():
-    parent = next(p for p in root.parents if p.exists())
+  if not os.path.exists(root):  # noqa: PTH110  (the method raises where a parent is unreadable)
+    parent = next(p for p in root.absolute().parents if os.path.exists(p))  # noqa: PTH110
     raise SourceError(f'there is no folder {root} (what exists of that path: {parent})')
   if not root.is_dir():
     raise SourceError(f'{root} is a file, not a folder; data.root names a folder of images')

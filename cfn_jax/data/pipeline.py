@@ -1,29 +1,42 @@
-"""From records to batches, in any number of loader processes, the same batches always.
+"""From records to batches: the same batches always, whatever makes them.
 
 The batch at step s is a pure function of (source, seed, batch size, s): place p in the endless
 stream of records shows record `order[epoch][p % len]`, and every draw at that place comes from a
-generator keyed by (seed, p). Grain only spreads the steps over threads and processes. What is made
-of an image is the transform's business, which is passed in. No JAX backend is started in here.
+generator keyed by (seed, p). What is made of an image is the transform's business, which is passed
+in; loading.py spreads the work over threads and processes. No JAX backend is started in here.
 """
 
 import dataclasses
 import functools
-import os
-import signal
-import threading
-import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from absl import flags
 
 from cfn_jax.data import images, sources
+from cfn_jax.data.loading import Loading, LoadingError, run_over
+
+__all__ = [
+  'Batch',
+  'Loading',
+  'LoadingError',
+  'Reader',
+  'Transform',
+  'Visit',
+  'make_evaluation_batches',
+  'make_rng',
+  'make_training_batches',
+  'record_index',
+]
 
 Batch = dict[str, np.ndarray]
 
 # The streams of draws that one seed feeds; a new use takes a new number.
 VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT = range(5)
+
+IN_PROCESS = Loading()
+ON_BAD_IMAGE = ('fail', 'skip')
+REPLACEMENTS = 100  # records tried in the place of a bad one
 
 
 def make_rng(seed: int, position: int, stream: int = VISIT) -> np.random.Generator:
@@ -39,37 +52,16 @@ class Visit(NamedTuple):
   record: int  # its place in the source
   name: str
   rng: np.random.Generator
+  bad: int  # the record in whose place this one is shown, since it could not be decoded; -1: none
 
 
 class Transform(Protocol):
-  """Makes one example of a visit: arrays of fixed shapes. It must pickle."""
+  """Makes one example of a visit: arrays of fixed shapes. It must pickle.
 
-  def __call__(self, visit: Visit, /) -> Batch: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Loading:
-  """How batches are made, which changes nothing of what is in them.
-
-  Attributes:
-    num_workers: loader processes; 0 loads in threads of this process.
-    num_threads: threads that read, in each process.
-    read_ahead_batches: batches held ready by each process.
-    host: this host's number, and how many share each batch (`hosts`).
+  For groups of more than one it has `group(visit, count)` too, a list of that many examples.
   """
 
-  num_workers: int = 0
-  num_threads: int = 1
-  read_ahead_batches: int = 2
-  host: int = 0
-  hosts: int = 1
-
-  def rows(self, batch_size: int) -> range:
-    """Gives this host's rows of each batch."""
-    if batch_size % self.hosts:
-      raise ValueError(f'a batch of {batch_size} cannot be shared by {self.hosts} hosts equally')
-    share = batch_size // self.hosts
-    return range(self.host * share, (self.host + 1) * share)
+  def __call__(self, visit: Visit, /) -> Batch: ...
 
 
 def record_index(length: int, *, seed: int, position: int) -> int:
@@ -80,188 +72,216 @@ def record_index(length: int, *, seed: int, position: int) -> int:
 
 @functools.lru_cache(maxsize=4)
 def _epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
-  return make_rng(seed, epoch, ORDER).permutation(length)
+  return make_rng(seed, epoch, ORDER).permutation(length).astype(np.uint32)
 
 
 @dataclasses.dataclass(frozen=True)
-class _TrainingBatches:
-  """Makes the batch of a step: rows `rows` of `batch_size`."""
+class Reader:
+  """Reads and decodes the records that training and evaluation visit.
+
+  Attributes:
+    seed: keys every draw.
+    min_side_px: lets the JPEG decoder halve images whose short side stays at least this; 0: never.
+    on_bad_image: `fail`: a file that gives no image raises BadImage; `skip`: another record, drawn
+      from (seed, place), stands in its place, and the visit says so.
+  """
 
   source: sources.Source
-  transform: Transform
-  batch_size: int
   seed: int
-  min_side_px: int
-  rows: range
+  min_side_px: int = 0
+  on_bad_image: str = 'fail'
 
-  def __call__(self, step: int) -> Batch:
-    return _stack([self.example(step * self.batch_size + row) for row in self.rows])
+  def __post_init__(self) -> None:
+    if self.on_bad_image not in ON_BAD_IMAGE:
+      raise ValueError(
+        f"data.on_bad_image = '{self.on_bad_image}' is unknown: one of {', '.join(ON_BAD_IMAGE)}"
+      )
 
-  def example(self, position: int) -> Batch:
-    visit = training_visit(self.source, position, seed=self.seed, min_side_px=self.min_side_px)
-    return _transform(self.transform, visit)
+  def train(self, position: int) -> Visit:
+    """Gives the visit at a place of the endless stream."""
+    index = record_index(len(self.source), seed=self.seed, position=position)
+    return self._visit(index, position, VISIT)
+
+  def evaluate(self, index: int) -> Visit:
+    """Gives an evaluation's one visit to a record."""
+    return self._visit(index, index, EVALUATION)
+
+  def decode(self, index: int) -> tuple[sources.Record, np.ndarray]:
+    """Gives a record and its image, uint8 `[H, W, 3]`.
+
+    Raises:
+      BadImage: names the record and the reason.
+    """
+    record = self.source[index]
+    if isinstance(record.data, np.ndarray):
+      return record, record.data
+    image = images.decode_image(record.data, name=record.name, min_side_px=self.min_side_px)
+    return record, image
+
+  def names(self, positions: range) -> list[str]:
+    """Names the records at places of the endless stream, for messages."""
+    length = len(self.source)
+    indices = [record_index(length, seed=self.seed, position=p) for p in positions]
+    return [self.source[index].name for index in indices]
+
+  def _visit(self, index: int, position: int, stream: int) -> Visit:
+    rng = make_rng(self.seed, position, stream)
+    try:
+      record, image = self.decode(index)
+      return Visit(image, record.label, index, record.name, rng, -1)
+    except images.BadImage:
+      if self.on_bad_image == 'fail':
+        raise
+    draws = make_rng(self.seed, 2 * position + (stream == EVALUATION), REPLACEMENT)
+    for _ in range(REPLACEMENTS):
+      other = int(draws.integers(len(self.source)))
+      try:
+        record, image = self.decode(other)
+        return Visit(image, record.label, other, record.name, rng, index)
+      except images.BadImage:
+        continue
+    raise images.BadImage(
+      self.source[index].name, f'so are {REPLACEMENTS} records drawn in its place'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class _EvaluationBatches:
+class _TrainingGroup:
+  """Makes the batches of a group of steps out of the same visits; a group of one is a batch."""
+
+  reader: Reader
+  transform: Transform
+  batch_size: int
+  rows: range
+  group: int
+
+  def __call__(self, number: int) -> list[Batch]:
+    examples: list[list[Batch]] = [[] for _ in range(self.group)]
+    bad = []
+    for row in self.rows:
+      visit = self.reader.train(number * self.batch_size + row)
+      bad.append(visit.bad)
+      for batch, example in zip(examples, _transform(self.transform, visit, self.group)):
+        batch.append(example)
+    return [_stack(batch) | {'bad': np.array(bad)} for batch in examples]
+
+
+@dataclasses.dataclass(frozen=True)
+class _EvaluationBatch:
   """Makes batch i of a pass over all records in order; rows past the end are zeros, `mask` 0."""
 
-  source: sources.Source
+  reader: Reader
   transform: Transform
   batch_size: int
-  seed: int
-  min_side_px: int
   rows: range
   count: int
 
-  def __call__(self, number: int) -> Batch:
+  def __call__(self, number: int) -> list[Batch]:
     indices = [number * self.batch_size + row for row in self.rows]
     present = [index for index in indices if index < self.count]
     # A host without a row of the last batch still needs the shapes.
-    examples = [self.example(index) for index in present or [0]]
-    batch = _stack(examples)
-    mask = np.zeros(len(indices), np.float32)
-    mask[: len(present)] = 1
-    padding = len(indices) - len(examples)
+    visits = [self.reader.evaluate(index) for index in present or [0]]
+    batch = _stack([_transform(self.transform, visit)[0] for visit in visits])
+    padding = len(indices) - len(visits)
     padded = {
       name: np.concatenate([rows, np.zeros((padding, *rows.shape[1:]), rows.dtype)])
       for name, rows in batch.items()
     }
-    return padded | {'mask': mask}
-
-  def example(self, index: int) -> Batch:
-    visit = evaluation_visit(self.source, index, seed=self.seed, min_side_px=self.min_side_px)
-    return _transform(self.transform, visit)
+    bad = np.full(len(indices), -1)
+    bad[: len(present)] = [visit.bad for visit in visits][: len(present)]
+    mask = np.zeros(len(indices), np.float32)
+    mask[: len(present)] = 1
+    return [padded | {'mask': mask * (bad < 0), 'bad': bad}]
 
 
 def make_training_batches(
-  source: sources.Source,
+  reader: Reader,
   transform: Transform,
   *,
   batch_size: int,
-  seed: int,
   start_step: int,
   stop_step: int,
-  min_side_px: int = 0,
-  loading: Loading = Loading(),
+  group: int = 1,
+  loading: Loading = IN_PROCESS,
+  on_bad: Callable[[int], None] | None = None,
 ) -> Generator[Batch, None, None]:
   """Gives the batches of steps `start_step` .. `stop_step - 1`: this host's rows of each.
 
   Args:
-    min_side_px: lets the JPEG decoder halve images whose short side stays at least this; 0: never.
+    group: so many consecutive steps share the visits of one batch, each with another example of
+      every visit. Starting in the middle of a group makes the group and drops what came before.
+    on_bad: called with the number of each record that another one replaced.
   """
-  maker = _TrainingBatches(
-    source, transform, batch_size, seed, min_side_px, loading.rows(batch_size)
-  )
-  return _iterate(maker, range(start_step, stop_step), loading)
+  maker = _TrainingGroup(reader, transform, batch_size, loading.rows(batch_size), group)
+  groups = range(start_step // group, -(-stop_step // group))
+  made = _flatten(reader, maker, groups, loading, on_bad)
+  try:
+    for step, batch in enumerate(made, start=groups.start * group):
+      if step >= stop_step:
+        break
+      if step >= start_step:
+        yield batch
+  finally:
+    made.close()
 
 
 def make_evaluation_batches(
-  source: sources.Source,
+  reader: Reader,
   transform: Transform,
   *,
   batch_size: int,
-  seed: int,
   limit: int = 0,
-  min_side_px: int = 0,
-  loading: Loading = Loading(),
+  loading: Loading = IN_PROCESS,
+  on_bad: Callable[[int], None] | None = None,
 ) -> Generator[Batch, None, None]:
   """Gives every record once, in order, with draws fixed by (seed, index), and a float32 `mask`.
 
+  A record that another one replaced has mask 0: it is not counted.
+
   Args:
     limit: only the first so many records; 0: all.
+    on_bad: called with the number of each such record.
   """
-  count = min(limit or len(source), len(source))
-  maker = _EvaluationBatches(
-    source, transform, batch_size, seed, min_side_px, loading.rows(batch_size), count
-  )
-  return _iterate(maker, range(-(-count // batch_size)), loading)
+  count = min(limit or len(reader.source), len(reader.source))
+  maker = _EvaluationBatch(reader, transform, batch_size, loading.rows(batch_size), count)
+  return _flatten(reader, maker, range(-(-count // batch_size)), loading, on_bad)
 
 
-def training_records(source: sources.Source, *, batch_size: int, seed: int, step: int) -> list[str]:
-  """Names the records of a step's batch, for messages."""
-  positions = range(step * batch_size, (step + 1) * batch_size)
-  return [
-    source[record_index(len(source), seed=seed, position=position)].name for position in positions
-  ]
-
-
-def training_visit(
-  source: sources.Source, position: int, *, seed: int, min_side_px: int = 0
-) -> Visit:
-  """Gives the visit at a place of the endless stream of training records."""
-  index = record_index(len(source), seed=seed, position=position)
-  return _visit(source, index, make_rng(seed, position), min_side_px)
-
-
-def evaluation_visit(
-  source: sources.Source, index: int, *, seed: int, min_side_px: int = 0
-) -> Visit:
-  """Gives the one visit of an evaluation to a record."""
-  return _visit(source, index, make_rng(seed, index, EVALUATION), min_side_px)
-
-
-def _visit(source: sources.Source, index: int, rng: np.random.Generator, min_side_px: int) -> Visit:
-  record = source[index]
-  image = record.data
-  if not isinstance(image, np.ndarray):
-    image = images.decode_image(image, name=record.name, min_side_px=min_side_px)
-  return Visit(image, record.label, index, record.name, rng)
-
-
-def _transform(transform: Transform, visit: Visit) -> Batch:
+def _flatten(
+  reader: Reader,
+  maker: _TrainingGroup | _EvaluationBatch,
+  numbers: range,
+  loading: Loading,
+  on_bad: Callable[[int], None] | None,
+) -> Generator[Batch, None, None]:
+  """Gives one batch after the other, and reports the bad records in them."""
+  bytes_each = 0
+  if loading.num_workers and len(reader.source):
+    example = _transform(maker.transform, reader.train(0), 1)[0]
+    group = maker.group if isinstance(maker, _TrainingGroup) else 1
+    bytes_each = sum(rows.nbytes for rows in example.values()) * len(maker.rows) * group
+  made = run_over(numbers, maker, loading, bytes_each=bytes_each)
   try:
-    return transform(visit)
+    for batches in made:
+      for batch in batches:
+        bad = batch.pop('bad')
+        if on_bad is not None:
+          for index in bad[bad >= 0]:
+            on_bad(int(index))
+        yield batch
+  finally:
+    made.close()
+
+
+def _transform(transform: Transform, visit: Visit, group: int = 1) -> list[Batch]:
+  try:
+    if group == 1:
+      return [transform(visit)]
+    examples: list[Batch] = transform.group(visit, group)  # type: ignore[attr-defined]
+    return examples
   except Exception as error:
     raise RuntimeError(f'{visit.name}: {error}') from error
 
 
 def _stack(examples: list[Batch]) -> Batch:
   return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
-
-
-def _iterate(
-  maker: _TrainingBatches | _EvaluationBatches, numbers: range, loading: Loading
-) -> Generator[Batch, None, None]:
-  """Runs a maker over numbers in Grain's threads or processes; closes them when it ends."""
-  import grain
-
-  _mark_grain_flags()
-  elements = grain.MapDataset.range(numbers.start, numbers.stop).map(maker)
-  read = grain.ReadOptions(
-    num_threads=loading.num_threads, prefetch_buffer_size=loading.read_ahead_batches
-  )
-  dataset = elements.to_iter_dataset(read)
-  if loading.num_workers:
-    options = grain.MultiprocessingOptions(
-      num_workers=loading.num_workers, per_worker_buffer_size=loading.read_ahead_batches
-    )
-    dataset = dataset.mp_prefetch(options, worker_init_fn=_start_worker)
-  iterator = iter(dataset)
-  try:
-    yield from iterator
-  finally:
-    iterator.close()
-
-
-def _start_worker(*_: int) -> None:
-  """Ties a loader process to its parent: deaf to the signals that a terminal sends to both (the
-  parent may still be saving), gone within a second of the parent's end, however that ended."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  signal.signal(signal.SIGTERM, signal.SIG_IGN)
-  parent = os.getppid()
-
-  def watch() -> None:
-    while os.getppid() == parent:
-      time.sleep(0.5)
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()
-
-
-def _mark_grain_flags() -> None:
-  """Lets Grain read its own flags where absl's were never parsed: pytest, notebooks, scripts."""
-  if not flags.FLAGS.is_parsed():
-    for name in flags.FLAGS:
-      if name.startswith('grain_'):
-        flags.FLAGS[name].present = 1

@@ -83,7 +83,7 @@ def _open_source(path: pathlib.Path) -> tuple[Source, tuple[str, ...]]:
   if path.is_file():
     packed = tar_source.open_tar(path)
     return packed, packed.class_names
-  names = listing.list_images(path, refresh=True)
+  names, _ = listing.scan_images(path)
   images = folder.labelled(path, names, folder.class_folders(names))
   return images, images.class_names
 

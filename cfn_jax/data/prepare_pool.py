@@ -68,8 +68,8 @@ def _make_in_worker(number: int, places: range) -> dict[str, Any]:
 def _interrupts_held_back() -> Iterator[None]:
   """Holds Ctrl-C back here until the end, and for good in processes that are started within.
 
-  They leave it to the parent, which tells them to stop. Ignoring it once they run would be too late:
-  while they still import, it would end them with a traceback each.
+  They leave it to the parent, which tells them to stop. Ignoring it once they run would be too
+  late: while they still import, it would end each with a traceback.
   """
   before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
   try:

@@ -9,9 +9,14 @@ import pathlib
 
 from cfn_jax.data.record import Record, Source, SourceError
 
-__all__ = ['KINDS', 'Record', 'Source', 'SourceError', 'open_sources']
+__all__ = ['KINDS', 'Record', 'Source', 'SourceError', 'is_records', 'open_sources']
 
 KINDS = ('bundled', 'folder', 'records', 'tfds', 'voc')
+
+
+def is_records(folder: str) -> bool:
+  """Says whether a folder holds records that prepare wrote."""
+  return (pathlib.Path(folder).expanduser() / 'index.json').is_file()
 
 
 def open_sources(

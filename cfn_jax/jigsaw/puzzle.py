@@ -1,7 +1,7 @@
 """From a photograph to a jigsaw puzzle: crop, grey, tiles with gaps, channel shifts, shuffle.
 
 Paper, section 4 (the puzzle) and section 4.2 (what keeps the network from shortcuts). NumPy, with
-Pillow for resampling and luma; a pure function of image, permutations and generator. It runs in
+Pillow to resample and OpenCV to grey; a pure function of image, permutations and generator. It runs in
 loader processes, so it imports no JAX. Law: `puzzle[i] = tiles[permutation[i]]`, zero-based, tiles
 in reading order.
 """
@@ -9,6 +9,7 @@ in reading order.
 import dataclasses
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 from PIL import Image
 
@@ -93,6 +94,7 @@ def sample_puzzle(
   *,
   puzzles: int = 1,
   allowed: np.ndarray | None = None,
+  labels: np.ndarray | None = None,
 ) -> Puzzle:
   """Draws one visit to an image.
 
@@ -102,6 +104,7 @@ def sample_puzzle(
     puzzles: permutations to draw, without replacement. With 1 the tiles are shuffled by it; with
       more they stay in reading order, and the network permutes their features.
     allowed: the rows of the set to draw from; all of them by default.
+    labels: the rows to show, instead of drawing them: int32 `[k]`.
     rng: decides, in this order: grey, crop, permutations, tile offsets, channel shifts.
 
   Raises:
@@ -111,13 +114,13 @@ def sample_puzzle(
     raise ValueError(f'an image is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}')
   greyed = bool(rng.random() < geometry.grey_fraction)
   crop = sample_crop(image, geometry, rng)
-  labels = sample_labels(len(permutations), rng, puzzles=puzzles, allowed=allowed)
+  if labels is None:
+    labels = sample_labels(len(permutations), rng, puzzles=puzzles, allowed=allowed)
   if greyed:
     crop = make_grey(crop)
   shift = 0 if greyed or is_grey(crop) else geometry.channel_shift_px
-  tiles = sample_tiles(crop, geometry, rng, channel_shift_px=shift)
-  if puzzles == 1:
-    tiles = tiles[permutations[labels[0]]]
+  order = permutations[labels[0]] if len(labels) == 1 else None
+  tiles = sample_tiles(crop, geometry, rng, channel_shift_px=shift, order=order)
   return Puzzle(tiles, labels, crop)
 
 
@@ -156,43 +159,48 @@ def sample_labels(
 
 
 def sample_tiles(
-  crop: np.ndarray, geometry: Geometry, rng: np.random.Generator, *, channel_shift_px: int
+  crop: np.ndarray,
+  geometry: Geometry,
+  rng: np.random.Generator,
+  *,
+  channel_shift_px: int,
+  order: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Cuts one tile out of each cell: uint8 `[T, h, w, 3]` in reading order.
+  """Cuts one tile out of each cell: uint8 `[T, h, w, 3]`.
 
   A tile's offset is uniform on 0 .. cell - tile; each channel's shift is uniform on those of
   -shift .. shift that keep its window inside the cell, so that every channel shows real pixels of
-  its own cell and all shifts occur.
+  its own cell and all shifts occur. Tile i is that of cell `order[i]`, by default in reading order.
   """
   grid, cell, tile = geometry.grid, geometry.cell_px, geometry.tile_px
   spare = cell - tile
   offsets = rng.integers(0, spare + 1, size=(geometry.tiles, 1, 2))  # [T, 1, (y, x)]
-  # Deviation: channel shifts at a cell's edge: only those that stay inside the cell are drawn, so
-  # that gaps hold in every channel and no channel shows another cell or an invented border.
-  low = np.maximum(-channel_shift_px, -offsets)
-  high = np.minimum(channel_shift_px, spare - offsets)
   if channel_shift_px:
-    shape = (geometry.tiles, 3, 2)
-    shifts = rng.integers(np.broadcast_to(low, shape), np.broadcast_to(high, shape), endpoint=True)
+    # Deviation: channel shifts at a cell's edge: only those that stay inside the cell are drawn,
+    # so that gaps hold in every channel and no channel shows another cell or an invented border.
+    low = -np.minimum(offsets, channel_shift_px)
+    choices = np.minimum(spare - offsets, channel_shift_px) - low + 1
+    shifts = low + (rng.random((geometry.tiles, 3, 2)) * choices).astype(np.int64)
     offsets = offsets + shifts  # [T, 3, 2]
-  margin_y, margin_x = ((side - grid * cell) // 2 for side in crop.shape[:2])
-  rows, columns = np.divmod(np.arange(geometry.tiles), grid)
-  y = margin_y + rows[:, None] * cell + offsets[..., 0]  # [T, 1 or 3]
-  x = margin_x + columns[:, None] * cell + offsets[..., 1]
+  margins = np.array([(side - grid * cell) // 2 for side in crop.shape[:2]])
+  cells = np.stack(np.divmod(np.arange(geometry.tiles), grid), axis=-1)  # [T, (row, column)]
+  corners = margins + cells[:, None] * cell + offsets
+  if order is not None:
+    corners = corners[order]
   tiles = np.empty((geometry.tiles, tile, tile, 3), np.uint8)
-  for t in range(geometry.tiles):
-    if y.shape[1] == 1:
-      tiles[t] = crop[y[t, 0] : y[t, 0] + tile, x[t, 0] : x[t, 0] + tile]
-      continue
-    for c in range(3):
-      tiles[t, :, :, c] = crop[y[t, c] : y[t, c] + tile, x[t, c] : x[t, c] + tile, c]
+  for cut, channels in zip(tiles, corners.tolist()):
+    if len(channels) == 1:
+      y, x = channels[0]
+      cut[...] = crop[y : y + tile, x : x + tile]
+    else:
+      for c, (y, x) in enumerate(channels):
+        cut[:, :, c] = crop[y : y + tile, x : x + tile, c]
   return tiles
 
 
 def make_grey(image: np.ndarray) -> np.ndarray:
   """Replaces colour by luma (Rec. 601) in all three channels."""
-  luma = np.asarray(Image.fromarray(image).convert('L'))
-  return np.repeat(luma[:, :, None], 3, axis=2)
+  return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
 
 
 def is_grey(image: np.ndarray) -> bool:

@@ -17,9 +17,9 @@ import ml_collections
 import numpy as np
 import optax
 
-from cfn_jax.data import pipeline, sources
+from cfn_jax.data import bad_images, pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
-from cfn_jax.jigsaw import puzzle, transform
+from cfn_jax.jigsaw import transform
 from cfn_jax.models import alexnet, cfn
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
@@ -73,24 +73,6 @@ class Normalization:
     return jnp.where(flat, 0, (x - mean) * jax.lax.rsqrt(jnp.where(flat, 1, variance))) * self.scale
 
 
-def make_geometry(config: ml_collections.ConfigDict) -> puzzle.Geometry:
-  """Reads the sizes of the puzzle.
-
-  Raises:
-    ValueError: sizes that do not fit together.
-  """
-  return puzzle.Geometry(
-    resize_px=config.puzzle.resize_px,
-    crop_px=config.puzzle.crop_px,
-    crop_mode=config.puzzle.crop_mode,
-    cell_px=config.puzzle.cell_px,
-    tile_px=config.puzzle.tile_px,
-    grid=config.puzzle.grid,
-    grey_fraction=config.puzzle.grey_fraction,
-    channel_shift_px=config.puzzle.channel_shift_px,
-  )
-
-
 def make_normalization(config: ml_collections.ConfigDict) -> Normalization:
   """Reads how tiles are normalised; the scale must go with the initial weights.
 
@@ -139,9 +121,11 @@ def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
     raise ValueError(
       f'permutations.fixed_per_image = {fixed}: from 0 (all) to the {count} there are'
     )
-  if not 1 <= k <= (fixed or count):
+  together = k * config.data.puzzles_per_image
+  if k < 1 or config.data.puzzles_per_image < 1 or together > (fixed or count):
     raise ValueError(
-      f'model.permutations_per_pass = {k}: from 1 to the {fixed or count} an image sees'
+      f'model.permutations_per_pass = {k} times data.puzzles_per_image = '
+      f'{config.data.puzzles_per_image}: from 1 to the {fixed or count} permutations of an image'
     )
   return permutations
 
@@ -203,8 +187,8 @@ def open_data(config: ml_collections.ConfigDict) -> tuple[sources.Source, source
 class Pretext:
   """All that a config's pretext task is made of, opened and checked."""
 
-  training: sources.Source
-  validation: sources.Source
+  training: pipeline.Reader
+  validation: pipeline.Reader
   permutations: np.ndarray  # uint8 [N, T]
   visits: transform.MakePuzzle
   normalization: Normalization
@@ -241,7 +225,7 @@ def open_pretext(config: ml_collections.ConfigDict) -> Pretext:
     ValueError: what is wrong in the config or with the data, and what would be right.
   """
   check_numbers(config)
-  geometry = make_geometry(config)
+  geometry = transform.make_geometry(config)
   normalization = make_normalization(config)
   permutations = make_permutation_set(config)
   model = make_model(config, len(permutations))
@@ -251,6 +235,14 @@ def open_pretext(config: ml_collections.ConfigDict) -> Pretext:
       'there are no validation images: set data.val_root, or data.val_fraction above '
       f'{config.data.val_fraction}'
     )
+  # The decoder may halve a photograph that is larger than the puzzle needs.
+  whole = config.puzzle.crop_mode == 'whole'
+  read = functools.partial(
+    pipeline.Reader,
+    seed=config.seed,
+    min_side_px=config.puzzle.crop_px if whole else config.puzzle.resize_px,
+    on_bad_image=config.data.on_bad_image,
+  )
   visits = transform.MakePuzzle(
     geometry=geometry,
     permutations=permutations,
@@ -258,7 +250,7 @@ def open_pretext(config: ml_collections.ConfigDict) -> Pretext:
     fixed_per_image=config.permutations.fixed_per_image,
     seed=config.seed,
   )
-  return Pretext(training, validation, permutations, visits, normalization, model)
+  return Pretext(read(training), read(validation), permutations, visits, normalization, model)
 
 
 def check_numbers(config: ml_collections.ConfigDict) -> None:
@@ -276,7 +268,7 @@ def check_numbers(config: ml_collections.ConfigDict) -> None:
 
 def make_task(config: ml_collections.ConfigDict, pretext: Pretext) -> tasks.Task:
   """Builds what the training loop needs; pictures are the caller's to add."""
-  puzzles = pretext.visits.puzzles
+  puzzles, group = pretext.visits.puzzles, config.data.puzzles_per_image
   loading = pipeline.Loading(
     num_workers=config.data.num_workers,
     num_threads=config.data.num_threads,
@@ -284,26 +276,34 @@ def make_task(config: ml_collections.ConfigDict, pretext: Pretext) -> tasks.Task
     host=jax.process_index(),
     hosts=jax.process_count(),
   )
-  side = 0 if config.puzzle.crop_mode == 'whole' else config.puzzle.resize_px
+  bad_training = bad_images.BadImages(pretext.training)
+  bad_validation = bad_images.BadImages(pretext.validation)
 
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
     sums = _score(pretext.logits(params, batch, key), batch['label'], jnp.ones(()))
     return sums['loss'] / sums['count'], sums
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
-    mask = batch['mask'] if puzzles == 1 else batch['mask'][:, None]
-    return _score(pretext.logits(params, batch), batch['label'], mask)
+    logits, labels, mask = pretext.logits(params, batch), batch['label'], batch['mask']
+    if puzzles == 1:
+      logits, labels = logits[:, None], labels[:, None]  # [B, 1, N], [B, 1]
+    shares = jnp.mean(jnp.argmax(logits, axis=-1) == labels, axis=1)  # [B], right of each image
+    return _score(logits, labels, mask[:, None]) | {
+      'images': jnp.sum(mask),
+      'shares': jnp.sum(shares * mask),
+      'squares': jnp.sum(jnp.square(shares) * mask),
+    }
 
   def train_batches(start: int, stop: int) -> tasks.Batches:
     return pipeline.make_training_batches(
       pretext.training,
       pretext.visits,
       batch_size=config.batch_size,
-      seed=config.seed,
       start_step=start,
       stop_step=stop,
-      min_side_px=side,
+      group=group,
       loading=loading,
+      on_bad=bad_training,
     )
 
   def validation_batches() -> tasks.Batches:
@@ -311,15 +311,16 @@ def make_task(config: ml_collections.ConfigDict, pretext: Pretext) -> tasks.Task
       pretext.validation,
       pretext.visits,
       batch_size=config.eval_batch_size,
-      seed=config.seed,
       limit=config.data.val_max_images,
-      min_side_px=side,
       loading=loading,
+      on_bad=bad_validation,
     )
 
   def record(workdir: pathlib.Path) -> None:
     permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.permutations)
     metrics.write_json(workdir / 'config.json', config.to_dict())
+    bad_training.open(workdir)
+    bad_validation.open(workdir)
 
   return tasks.Task(
     name='jigsaw',
@@ -328,7 +329,9 @@ def make_task(config: ml_collections.ConfigDict, pretext: Pretext) -> tasks.Task
     totals=('loss', 'correct', 'count'),
     report=_report_training,
     train_batches=train_batches,
-    records=functools.partial(_name_records, config, pretext),
+    records=lambda step: pretext.training.names(
+      range(step // group * config.batch_size, (step // group + 1) * config.batch_size)
+    ),
     evaluations={'val': tasks.Evaluation(validation_batches, measure, _report_validation)},
     best='val_accuracy',
     labels=optimizer.label_parameters,
@@ -346,10 +349,12 @@ def make_fingerprint(config: ml_collections.ConfigDict, pretext: Pretext) -> dic
   return {
     'seed': config.seed,
     'batch_size': config.batch_size,
-    'training images': pretext.training.fingerprint,
-    'validation images': pretext.validation.fingerprint,
+    'training images': pretext.training.source.fingerprint,
+    'validation images': pretext.validation.source.fingerprint,
     'permutation set': permutation_sets.fingerprint(pretext.permutations),
-    **{f'permutations.{name}': config.permutations[name] for name in ('fixed_per_image',)},
+    'permutations.fixed_per_image': config.permutations.fixed_per_image,
+    'data.puzzles_per_image': config.data.puzzles_per_image,
+    'data.on_bad_image': config.data.on_bad_image,
     **{f'puzzle.{name}': value for name, value in config.puzzle.to_dict().items()},
     **{f'model.{name}': value for name, value in config.model.to_dict().items()},
   }
@@ -358,13 +363,13 @@ def make_fingerprint(config: ml_collections.ConfigDict, pretext: Pretext) -> dic
 def summarize(config: ml_collections.ConfigDict, pretext: Pretext) -> list[tuple[str, str]]:
   """Gives the task's rows of the start-up summary."""
   permutations = permutation_sets.summarize(pretext.permutations)
-  images, count = len(pretext.training), len(pretext.permutations)
+  images, count = len(pretext.training.source), len(pretext.permutations)
   visits = config.num_steps * config.batch_size
   puzzles = pretext.visits.puzzles
   geometry = pretext.visits.geometry
   rows = [
-    ('training', pretext.training.description),
-    ('validation', pretext.validation.description),
+    ('training', pretext.training.source.description),
+    ('validation', pretext.validation.source.description),
     (
       'puzzle',
       f'{geometry.grid} x {geometry.grid} tiles of {geometry.tile_px} px in cells of '
@@ -416,7 +421,8 @@ def _report_training(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def _report_validation(sums: Mapping[str, float]) -> dict[str, float]:
-  low, high = metrics.confidence_interval(sums['correct'], sums['count'])
+  # Puzzles of one image are right or wrong together: the image is the independent unit.
+  low, high = metrics.confidence_interval(sums['images'], sums['shares'], sums['squares'])
   return {
     'val_loss': sums['loss'] / sums['count'],
     'val_accuracy': sums['correct'] / sums['count'],
@@ -424,9 +430,3 @@ def _report_validation(sums: Mapping[str, float]) -> dict[str, float]:
     'val_accuracy_high': high,
     'val_count': round(sums['count']),
   }
-
-
-def _name_records(config: ml_collections.ConfigDict, pretext: Pretext, step: int) -> list[str]:
-  return pipeline.training_records(
-    pretext.training, batch_size=config.batch_size, seed=config.seed, step=step
-  )

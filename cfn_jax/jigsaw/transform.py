@@ -2,15 +2,40 @@
 
 import dataclasses
 
+import ml_collections
 import numpy as np
 
 from cfn_jax.data import pipeline
 from cfn_jax.jigsaw import puzzle
 
 
+def make_geometry(config: ml_collections.ConfigDict) -> puzzle.Geometry:
+  """Reads the sizes of the puzzle.
+
+  Raises:
+    ValueError: sizes that do not fit together.
+  """
+  return puzzle.Geometry(
+    resize_px=config.puzzle.resize_px,
+    crop_px=config.puzzle.crop_px,
+    crop_mode=config.puzzle.crop_mode,
+    cell_px=config.puzzle.cell_px,
+    tile_px=config.puzzle.tile_px,
+    grid=config.puzzle.grid,
+    grey_fraction=config.puzzle.grey_fraction,
+    channel_shift_px=config.puzzle.channel_shift_px,
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class MakePuzzle:
-  """The transform that loader processes run: a visit to an image becomes tiles and labels."""
+  """The transform that loader processes run: a visit to an image becomes tiles and labels.
+
+  Attributes:
+    puzzles: k, permutations of each example; with more than one, tiles stay in reading order.
+    fixed_per_image: each image sees only so many rows of the set, always the same; 0: all.
+    seed: draws those.
+  """
 
   geometry: puzzle.Geometry
   permutations: np.ndarray
@@ -20,21 +45,37 @@ class MakePuzzle:
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
     """Gives `tiles` uint8 `[T, h, w, 3]` and `label` int32 `[]`, or `[k]` for k puzzles."""
-    made = self.sample(visit)
-    return {'tiles': made.tiles, 'label': made.labels[0] if self.puzzles == 1 else made.labels}
+    return self._arrays(self.sample(visit))
 
-  def sample(self, visit: pipeline.Visit) -> puzzle.Puzzle:
-    """Draws the puzzle of a visit, its crop included."""
-    allowed = None
-    if self.fixed_per_image:
-      rng = pipeline.make_rng(self.seed, visit.record, pipeline.IMAGE)
-      count = len(self.permutations)
-      allowed = puzzle.sample_labels(count, rng, puzzles=self.fixed_per_image)
+  def group(self, visit: pipeline.Visit, count: int) -> list[pipeline.Batch]:
+    """Gives `count` examples of one visit, all with different permutations."""
+    labels = puzzle.sample_labels(
+      len(self.permutations),
+      visit.rng,
+      puzzles=count * self.puzzles,
+      allowed=self._allowed(visit),
+    )
+    rows = labels.reshape(count, self.puzzles)
+    return [self._arrays(self.sample(visit, row)) for row in rows]
+
+  def sample(self, visit: pipeline.Visit, labels: np.ndarray | None = None) -> puzzle.Puzzle:
+    """Draws the puzzle of a visit, its crop included; `labels` are drawn too unless given."""
     return puzzle.sample_puzzle(
       visit.image,
       self.geometry,
       self.permutations,
       visit.rng,
       puzzles=self.puzzles,
-      allowed=allowed,
+      allowed=self._allowed(visit),
+      labels=labels,
     )
+
+  def _allowed(self, visit: pipeline.Visit) -> np.ndarray | None:
+    """Gives the rows of the set that an image sees; None: all."""
+    if not self.fixed_per_image:
+      return None
+    rng = pipeline.make_rng(self.seed, visit.record, pipeline.IMAGE)
+    return puzzle.sample_labels(len(self.permutations), rng, puzzles=self.fixed_per_image)
+
+  def _arrays(self, made: puzzle.Puzzle) -> pipeline.Batch:
+    return {'tiles': made.tiles, 'label': made.labels[0] if self.puzzles == 1 else made.labels}

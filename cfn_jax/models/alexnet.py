@@ -166,20 +166,30 @@ def apply_trunk(module: Any, images: Array, *, order: str) -> dict[str, Array]:
   return stages
 
 
-def convolution_size(size: int, stride: int) -> int:
-  """Gives the side of conv1's output."""
-  return (size - _CONVOLUTIONS['conv1'][1]) // stride + 1
+def map_sides(size_px: int, stride: int) -> dict[str, int]:
+  """Gives the side of each layer's output for a square image; 0 where nothing is left.
+
+  >>> map_sides(64, 2)
+  {'conv1': 27, 'conv2': 13, 'conv3': 6, 'conv4': 6, 'conv5': 6, 'pool5': 3}
+  """
+
+  def pooled(side: int) -> int:
+    return max(0, layers.pooled_size(side)) if side > 0 else 0
+
+  conv1 = max(0, (size_px - _CONVOLUTIONS['conv1'][1]) // stride + 1)
+  conv2, conv3 = pooled(conv1), pooled(pooled(conv1))
+  names = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5', 'pool5')
+  return dict(zip(names, (conv1, conv2, conv3, conv3, conv3, pooled(conv3))))
 
 
 def check_input_size(size_px: int, stride: int) -> None:
   """Raises ValueError where an image of this side leaves nothing after the three poolings."""
-  sides = [convolution_size(size_px, stride)]
-  for _ in range(3):
-    sides.append(layers.pooled_size(sides[-1]) if sides[-1] > 0 else 0)
-  if sides[-1] < 1:
+  sides = map_sides(size_px, stride)
+  if sides['pool5'] < 1:
+    listed = ', '.join(f'{name} {side}' for name, side in sides.items())
     raise ValueError(
-      f'an image of {size_px} px at stride {stride} leaves no map after pool5 '
-      f'(conv1, pool1, pool2, pool5: {sides}); take a larger one or a smaller stride'
+      f'an image of {size_px} px at stride {stride} leaves no map after pool5 ({listed}); '
+      'take a larger one or a smaller stride'
     )
 
 

@@ -68,7 +68,7 @@ def draw_answers(
     puzzled.set_title(f'label {one.label}', fontsize=7)
     solved.imshow(lay_out(puzzle.unshuffle(one.tiles, permutations[answer])))
     placed = int((permutations[answer] == permutations[one.label]).sum())
-    verdict = 'right' if right else f'{placed} of {len(permutations[0])} tiles right'
+    verdict = 'right' if right else f'{placed} of {len(permutations[0])} tiles'
     colour = '#1a7f37' if right else '#b42318'
     solved.set_title(
       f'answer {answer} ({probabilities[i, answer]:.0%}): {verdict}', fontsize=7, color=colour

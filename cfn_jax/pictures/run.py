@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_collections
 import numpy as np
 
 from cfn_jax.data import pipeline
@@ -18,17 +17,17 @@ SHOWN_ANSWERS = 16
 
 
 def make_pictures(
-  config: ml_collections.ConfigDict, pretext: jigsaw_task.Pretext, *, chance_loss: float
+  pretext: jigsaw_task.Pretext, *, chance_loss: float
 ) -> dict[str, Callable[..., None]]:
   """Gives the pictures of a task by their moment: 'start', 'end' and 'bad_batch'."""
 
   def start(workdir: pathlib.Path) -> None:
-    draw_training_puzzles(workdir / 'puzzles.png', config, pretext)
+    draw_training_puzzles(workdir / 'puzzles.png', pretext)
 
   def end(workdir: pathlib.Path, params: Any) -> None:
     rows = metrics.read_rows(workdir / 'metrics.jsonl')
     puzzles.draw_curves(workdir / 'curves.png', rows, chance_loss=chance_loss)
-    shown = sample_validation_puzzles(config, pretext, SHOWN_ANSWERS)
+    shown = sample_validation_puzzles(pretext, SHOWN_ANSWERS)
     tiles = np.stack([one.tiles for one in shown])
     probabilities = np.asarray(cfn.predict(pretext.model, params, pretext.normalization(tiles)))
     puzzles.draw_answers(workdir / 'answers.png', shown, pretext.permutations, probabilities)
@@ -43,25 +42,19 @@ def make_pictures(
   return {'start': start, 'end': end, 'bad_batch': bad_batch}
 
 
-def draw_training_puzzles(
-  path: pathlib.Path, config: ml_collections.ConfigDict, pretext: jigsaw_task.Pretext
-) -> None:
+def draw_training_puzzles(path: pathlib.Path, pretext: jigsaw_task.Pretext) -> None:
   """Draws the first puzzles of a run."""
   visits = [
-    pipeline.training_visit(pretext.training, position, seed=config.seed)
-    for position in range(min(SHOWN_PUZZLES, len(pretext.training)))
+    pretext.training.train(position)
+    for position in range(min(SHOWN_PUZZLES, len(pretext.training.source)))
   ]
   puzzles.draw_puzzles(path, _show(visits, pretext), pretext.permutations)
 
 
-def sample_validation_puzzles(
-  config: ml_collections.ConfigDict, pretext: jigsaw_task.Pretext, count: int
-) -> list[puzzles.Shown]:
+def sample_validation_puzzles(pretext: jigsaw_task.Pretext, count: int) -> list[puzzles.Shown]:
   """Gives `count` puzzles of the evaluation, spread evenly over the validation images."""
-  indices = np.unique(np.linspace(0, len(pretext.validation) - 1, count).astype(int))
-  visits = [
-    pipeline.evaluation_visit(pretext.validation, int(index), seed=config.seed) for index in indices
-  ]
+  indices = np.unique(np.linspace(0, len(pretext.validation.source) - 1, count).astype(int))
+  visits = [pretext.validation.evaluate(int(index)) for index in indices]
   return _show(visits, pretext)
 
 

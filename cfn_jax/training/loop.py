@@ -36,21 +36,23 @@ def fit(
   mesh = _make_mesh(config)
   with contextlib.ExitStack() as stack:
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
-    start = saver.find_start(task.fingerprint)
-    if start >= config.num_steps:
+    first = saver.find_start(task.fingerprint)
+    if first >= config.num_steps:
       return {}
-    state, train_step = _start(task, config, mesh, saver, start)
+    state, train_step = start(task, config, mesh)
+    if first:
+      state = saver.restore(first, state)
     evaluate = _make_evaluate(task, mesh)
-    writer = stack.enter_context(_open_writer(task, config, workdir, start))
-    batches = stack.enter_context(contextlib.closing(task.train_batches(start, config.num_steps)))
+    writer = stack.enter_context(_open_writer(task, config, workdir, first))
+    batches = stack.enter_context(contextlib.closing(task.train_batches(first, config.num_steps)))
     arriving = devices.put_ahead(batches, mesh)
     watch, in_flight = metrics.Stopwatch(), collections.deque[Any]()
     row: dict[str, Any] = {}
     report: dict[str, jax.Array] = {}
-    _open_workdir(task, workdir, fresh=start == 0)
+    _open_workdir(task, workdir, fresh=first == 0)
 
-    for step in range(start, config.num_steps + 1):
-      fresh, last = step > start, step == config.num_steps
+    for step in range(first, config.num_steps + 1):
+      fresh, last = step > first, step == config.num_steps
 
       # ---- evaluate
       with watch.paused():
@@ -108,11 +110,11 @@ def _open_checkpoints(
 
 
 def _open_writer(
-  task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path, start: int
+  task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path, first: int
 ) -> metrics.Writer:
   return metrics.Writer(
     workdir,
-    start_step=start,
+    start_step=first,
     num_steps=config.num_steps,
     chance_loss=task.chance_loss,
     plateau_steps=config.plateau_warning_steps,
@@ -120,14 +122,10 @@ def _open_writer(
   )
 
 
-def _start(
-  task: tasks.Task,
-  config: ml_collections.ConfigDict,
-  mesh: Mesh,
-  saver: checkpoint.Checkpoints,
-  start: int,
-) -> tuple[states.State, states.Step]:
-  """Builds the state of step `start` on the devices, and the compiled step."""
+def start(
+  task: tasks.Task, config: ml_collections.ConfigDict, mesh: Mesh
+) -> tuple[states.State, Any]:
+  """Builds the state of step 0 on the devices, and the step, compiled when it is first called."""
   params = task.init(config.seed)
   schedule = optimizer.make_schedule(
     config.schedule,
@@ -147,8 +145,6 @@ def _start(
     order=config.solver,
   )
   state = devices.replicate(states.init_state(task, sgd, params), mesh)
-  if start:
-    state = saver.restore(start, state)
   step = states.make_step(task, sgd, schedule, seed=config.seed, log_every=config.log_every_steps)
   return state, jax.jit(step, donate_argnums=0)
 

@@ -182,16 +182,25 @@ class Stopwatch:
     return rates | {'input_wait_fraction': min(1.0, self._waited / seconds)}
 
 
-def confidence_interval(correct: float, count: float) -> tuple[float, float]:
-  """Gives the 95 % interval of an accuracy by Wilson's score, examples taken as independent.
+def confidence_interval(count: float, total: float, squares: float) -> tuple[float, float]:
+  """Gives the 95 % interval of a mean of values in 0..1 over independent examples.
 
-  >>> low, high = confidence_interval(50, 100)
+  Wilson's score interval, for as many yes-or-no examples as would vary that much: for values that
+  are 0 or 1 it is Wilson's own.
+
+  Args:
+    count, total, squares: number, sum and sum of squares of the values.
+
+  >>> low, high = confidence_interval(100, 50, 50)
   >>> round(low, 3), round(high, 3)
   (0.404, 0.596)
   """
-  z, share = 1.959964, correct / count
-  centre = share + z * z / (2 * count)
-  spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+  z, mean = 1.959964, total / count
+  variance = squares / count - mean * mean
+  if variance > 0 and 0 < mean < 1:
+    count = count * mean * (1 - mean) / variance
+  centre = mean + z * z / (2 * count)
+  spread = z * math.sqrt(mean * (1 - mean) / count + z * z / (4 * count * count))
   whole = 1 + z * z / count
   return (centre - spread) / whole, (centre + spread) / whole
 

@@ -1,0 +1,45 @@
+"""The list of files that gave no image, kept in the workdir: each once, with its reason."""
+
+import logging
+import pathlib
+
+from cfn_jax.data import images, pipeline
+
+FILE = 'bad_images.tsv'
+
+
+class BadImages:
+  """Writes down the records that were skipped; called with the number of each, any number of times.
+
+  Args:
+    reader: gives the records' names and the reasons.
+  """
+
+  def __init__(self, reader: pipeline.Reader) -> None:
+    self._reader = reader
+    self._path: pathlib.Path | None = None
+    self._seen: set[int] = set()
+    self._listed: set[str] = set()
+
+  def open(self, workdir: pathlib.Path) -> None:
+    """Names the folder of the list, and reads what an earlier start wrote there."""
+    self._path = workdir / FILE
+    if self._path.exists():
+      self._listed |= {line.partition('\t')[0] for line in self._path.read_text().splitlines()}
+
+  def __call__(self, index: int) -> None:
+    """Takes note of a record."""
+    if index in self._seen:
+      return
+    self._seen.add(index)
+    try:
+      name, reason = self._reader.decode(index)[0].name, 'it decodes now'
+    except images.BadImage as error:
+      name, reason = error.name, error.reason
+    if name in self._listed:
+      return
+    self._listed.add(name)
+    logging.warning('%s: %s (skipped; %d so far)', name, reason, len(self._listed))
+    if self._path is not None:
+      with self._path.open('a') as file:
+        file.write(f'{name}\t{reason}\n')

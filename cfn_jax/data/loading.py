@@ -1,0 +1,150 @@
+"""Runs a function over the numbers of batches, in Grain's threads or in loader processes.
+
+What the function makes does not depend on how it is run. Loader processes live no longer than their
+parent, and no shorter than it needs them. No JAX backend is started in here.
+"""
+
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from absl import flags
+
+Made = TypeVar('Made')
+
+SHARED_MEMORY = pathlib.Path('/dev/shm')
+
+
+class LoadingError(RuntimeError):
+  """Batches cannot be made in the way that was asked for; the message says what can be done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Loading:
+  """How batches are made, which changes nothing of what is in them.
+
+  Attributes:
+    num_workers: loader processes; 0 loads in threads of this process.
+    num_threads: threads that read, in each process.
+    read_ahead_batches: batches held ready by each process.
+    host: this host's number, and how many share each batch (`hosts`).
+  """
+
+  num_workers: int = 0
+  num_threads: int = 1
+  read_ahead_batches: int = 2
+  host: int = 0
+  hosts: int = 1
+
+  def __post_init__(self) -> None:
+    for name, least in (('num_workers', 0), ('num_threads', 1), ('read_ahead_batches', 1)):
+      if getattr(self, name) < least:
+        raise ValueError(f'data.{name} = {getattr(self, name)}: at least {least}')
+
+  def rows(self, batch_size: int) -> range:
+    """Gives this host's rows of each batch."""
+    if batch_size % self.hosts:
+      raise ValueError(f'a batch of {batch_size} cannot be shared by {self.hosts} hosts equally')
+    share = batch_size // self.hosts
+    return range(self.host * share, (self.host + 1) * share)
+
+
+def run_over(
+  numbers: range, make: Callable[[int], Made], loading: Loading, *, bytes_each: int
+) -> Generator[Made, None, None]:
+  """Gives `make(number)` for each number in order; `make` must pickle.
+
+  Args:
+    bytes_each: size of what is made for one number, for the check of the shared memory.
+
+  Raises:
+    LoadingError: processes cannot be started from here, or their batches have no room.
+  """
+  import grain
+
+  _mark_grain_flags()
+  elements = grain.MapDataset.range(numbers.start, numbers.stop).map(make)
+  read = grain.ReadOptions(
+    num_threads=loading.num_threads, prefetch_buffer_size=loading.read_ahead_batches
+  )
+  dataset = elements.to_iter_dataset(read)
+  workers = min(loading.num_workers, len(numbers))
+  if workers:
+    check_main_module()
+    check_shared_memory(workers, loading.read_ahead_batches, bytes_each)
+    options = grain.MultiprocessingOptions(
+      num_workers=workers, per_worker_buffer_size=loading.read_ahead_batches
+    )
+    dataset = dataset.mp_prefetch(options, worker_init_fn=_start_worker)
+  iterator = iter(dataset)
+  try:
+    yield from iterator
+  finally:
+    iterator.close()
+
+
+def check_main_module() -> None:
+  """Raises LoadingError where a program cannot be imported again by the processes it starts."""
+  main = sys.modules['__main__']
+  if getattr(multiprocessing.current_process(), '_inheriting', False):
+    raise LoadingError(
+      f'{getattr(main, "__file__", "the program")} starts loader processes while one of them '
+      "imports it: put what it does under  if __name__ == '__main__':"
+    )
+  file = getattr(main, '__file__', None)
+  if file is not None and not pathlib.Path(file).exists():
+    raise LoadingError(
+      f'loader processes cannot import a program that is no file ({file}): save it as a file, or '
+      'set data.num_workers = 0'
+    )
+
+
+def check_shared_memory(workers: int, read_ahead: int, bytes_each: int) -> None:
+  """Raises LoadingError where the batches on their way do not fit into the shared memory.
+
+  Each process holds `read_ahead` batches ready and makes one more; one is being consumed.
+  """
+  if not SHARED_MEMORY.exists():
+    return
+  needed = (workers * (read_ahead + 2) + 1) * bytes_each
+  free = shutil.disk_usage(SHARED_MEMORY).free
+  if needed > free:
+    raise LoadingError(
+      f'{SHARED_MEMORY} has {free >> 20} MB free, and the batches of {workers} loader processes '
+      f'need up to {needed >> 20} MB: take fewer data.num_workers (0 needs none), a smaller '
+      'data.read_ahead_batches, or give it more room (docker run --shm-size)'
+    )
+
+
+def _start_worker(*_: int) -> None:
+  """Ties a loader process to its parent.
+
+  It is deaf to the signals that a terminal or a scheduler sends to both, since the parent may still
+  be saving; it is gone within a second of the parent's end, however that came.
+  """
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  parent = os.getppid()
+
+  def watch() -> None:
+    while os.getppid() == parent:
+      time.sleep(0.5)
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
+
+
+def _mark_grain_flags() -> None:
+  """Lets Grain read its own flags where absl's were never parsed: pytest, notebooks, scripts."""
+  if not flags.FLAGS.is_parsed():
+    for name in flags.FLAGS:
+      if name.startswith('grain_'):
+        flags.FLAGS[name].present = 1

@@ -1,0 +1,155 @@
+"""Measures the training step: all that a real step does on the device, on puzzles of noise.
+
+Prints puzzles and images a second, the median seconds of a step, the time to compile it, the
+arithmetic of the network (convolutions and matmuls, forward and backward) and how fast it went, and
+the peak memory.
+"""
+
+import argparse
+import resource
+import time
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from cfn_jax import command
+from cfn_jax.data import pipeline, record
+from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import puzzle, transform
+from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.models import alexnet
+from cfn_jax.training import devices, loop
+
+
+class Noise:
+  """A source of one image, for tasks that are never asked for a batch."""
+
+  class_names: tuple[str, ...] = ()
+  fingerprint = 'noise'
+  description = 'noise'
+
+  def __len__(self) -> int:
+    return 1
+
+  def __getitem__(self, index: int) -> record.Record:
+    return record.Record(np.zeros((1, 1, 3), np.uint8), 'noise', -1)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the options of this part."""
+  add = parser.add_argument
+  add('--config', default='configs/cfn.py', help='FILE.py or FILE.py:VARIANT (default: the paper)')
+  add('--batch', type=int, default=0, help="images a step (default: the config's)")
+  add('--steps', type=int, default=5, help='steps that are timed (default 5)')
+  add('--warmup', type=int, default=2, help='steps before them (default 2)')
+  add('--dtype', default='', help="float32 or bfloat16 (default: the config's)")
+  add('--permutations-per-pass', type=int, default=0, help="puzzles an image (default: config's)")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+  """Times the step; gives the figures of the JSON line.
+
+  Raises:
+    ValueError: options that no step can have.
+  """
+  config = command.load_config(arguments.config)
+  with config.unlocked():
+    config.batch_size = arguments.batch or config.batch_size
+    config.compute_dtype = arguments.dtype or config.compute_dtype
+    k = arguments.permutations_per_pass or config.model.permutations_per_pass
+    config.model.permutations_per_pass = k
+  if arguments.steps < 1:
+    raise ValueError(f'--steps={arguments.steps}: at least 1')
+  pretext = make_pretext(config)
+  mesh = devices.make_mesh()
+  devices.check_batch(config.batch_size, mesh, field='--batch')
+  state, step = loop.start(jigsaw_task.make_task(config, pretext), config, mesh)
+  batch = devices.put_batch(make_batch(config, pretext), mesh)
+
+  began = time.perf_counter()
+  compiled = step.lower(state, batch).compile()
+  compile_seconds = time.perf_counter() - began
+  times = []
+  for _ in range(arguments.warmup + arguments.steps):
+    began = time.perf_counter()
+    state, report = compiled(state, batch)
+    jax.block_until_ready((state, report))
+    times.append(time.perf_counter() - began)
+  seconds = float(np.median(times[arguments.warmup :]))
+  flops = count_flops(pretext)
+  images_per_second = config.batch_size / seconds
+  return {
+    'puzzles_per_second': images_per_second * k,
+    'images_per_second': images_per_second,
+    'seconds_per_step': seconds,
+    'compile_seconds': compile_seconds,
+    'flops_per_puzzle': flops / k,
+    'flops_per_second': flops * images_per_second,
+    'peak_memory_mb': peak_memory_mb(),
+    'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+    'batch': config.batch_size,
+    'dtype': config.compute_dtype,
+    'config': arguments.config,
+  }
+
+
+def make_pretext(config: ml_collections.ConfigDict) -> jigsaw_task.Pretext:
+  """Builds the pretext task of a config without its data."""
+  permutations = permutation_sets.make_permutations(
+    config.permutations.num, ties='random', grid=config.puzzle.grid
+  )
+  visits = transform.MakePuzzle(
+    geometry=transform.make_geometry(config),
+    permutations=permutations,
+    puzzles=config.model.permutations_per_pass,
+    fixed_per_image=0,
+    seed=config.seed,
+  )
+  normalization = jigsaw_task.make_normalization(config)
+  model = jigsaw_task.make_model(config, len(permutations))
+  noise = pipeline.Reader(Noise(), seed=config.seed)
+  return jigsaw_task.Pretext(noise, noise, permutations, visits, normalization, model)
+
+
+def make_batch(
+  config: ml_collections.ConfigDict, pretext: jigsaw_task.Pretext
+) -> dict[str, np.ndarray]:
+  """Makes a batch of noise with labels."""
+  rng = np.random.default_rng(0)
+  geometry: puzzle.Geometry = pretext.visits.geometry
+  shape = (config.batch_size, geometry.tiles, geometry.tile_px, geometry.tile_px, 3)
+  k = pretext.visits.puzzles
+  labels = rng.integers(len(pretext.permutations), size=(config.batch_size, k), dtype=np.int32)
+  tiles = rng.integers(256, size=shape, dtype=np.uint8)
+  return {'tiles': tiles, 'label': labels[:, 0] if k == 1 else labels}
+
+
+def count_flops(pretext: jigsaw_task.Pretext) -> float:
+  """Counts the operations of a step per image: two for each multiply-add, forward and backward.
+
+  The backward pass costs twice the forward one, except in conv1, which needs no gradient of its
+  input.
+  """
+  shapes = pretext.shapes()
+  geometry, model, k = pretext.visits.geometry, pretext.model, pretext.visits.puzzles
+  sides = alexnet.map_sides(geometry.tile_px, model.stride)
+  passes = geometry.tiles if hasattr(model, 'features') else 1
+  total = 0.0
+  for name, layer in shapes.items():
+    weights = float(np.prod(layer['kernel'].shape))
+    if name in sides:
+      forward = 2 * weights * sides[name] ** 2 * passes
+      total += forward * (2 if name == 'conv1' else 3)
+    else:
+      total += 3 * 2 * weights * (passes if name == 'fc6' else k)
+  return total
+
+
+def peak_memory_mb() -> float:
+  """Gives the peak memory of the first device, or of the process where devices do not tell."""
+  stats = jax.devices()[0].memory_stats() or {}
+  if 'peak_bytes_in_use' in stats:
+    return float(stats['peak_bytes_in_use'] / 2**20)
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,100 @@
+"""Loader processes: what is refused before they start, and bad images from end to end."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import test_main
+from PIL import Image
+
+from cfn_jax.data import loading
+
+UNGUARDED = """
+from cfn_jax.data import loading
+
+def make(number):
+  return number
+
+print(list(loading.run_over(range(4), make, loading.Loading(num_workers=1), bytes_each=8)))
+"""
+
+
+def test_a_program_without_a_main_guard_is_told_so(tmp_path):
+  script = tmp_path / 'script.py'
+  script.write_text(UNGUARDED)
+  done = subprocess.run(
+    [sys.executable, script],
+    env=os.environ | {'PYTHONPATH': str(test_main.REPOSITORY)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
+  assert done.returncode
+  assert "put what it does under  if __name__ == '__main__':" in done.stderr
+
+
+def test_batches_that_do_not_fit_into_shared_memory_are_refused_with_the_way_out(monkeypatch):
+  usage = loading.shutil.disk_usage('/')
+  monkeypatch.setattr(loading.shutil, 'disk_usage', lambda _: usage._replace(free=64 << 20))
+  loading.check_shared_memory(2, 2, 7 << 20)  # (2 * 4 + 1) * 7 = 63 MB
+  with pytest.raises(loading.LoadingError) as refused:
+    loading.check_shared_memory(2, 2, 8 << 20)
+  for part in ('64 MB free', '72 MB', 'data.num_workers', '--shm-size'):
+    assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+  ('field', 'value'), [('num_workers', -1), ('num_threads', 0), ('read_ahead_batches', 0)]
+)
+def test_numbers_of_workers_that_cannot_be_are_refused(field, value):
+  with pytest.raises(ValueError, match=f'data.{field} = {value}: at least'):
+    loading.Loading(**{field: value})
+
+
+@pytest.fixture
+def photographs(tmp_path):
+  folder = tmp_path / 'photographs'
+  folder.mkdir()
+  rng = np.random.default_rng(0)
+  for number in range(40):
+    pixels = rng.integers(256, size=(140, 150, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / f'{number:02d}.jpg', quality=80)
+  whole = (folder / '07.jpg').read_bytes()
+  (folder / '07.jpg').write_bytes(whole[: len(whole) // 2])
+  (folder / '21.jpg').write_bytes(b'')
+  return folder
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_bad_images_stop_the_run_with_name_and_reason(photographs, tmp_path, workers):
+  result = _run(photographs, tmp_path, f'--config.data.num_workers={workers}')
+  assert result.returncode == 2
+  assert 'Traceback' not in result.stderr
+  message = result.stderr.split('error: ')[-1]
+  assert '07.jpg: the JPEG is cut short' in message or '21.jpg' in message
+
+
+def test_bad_images_are_skipped_and_listed_once(photographs, tmp_path):
+  result = _run(photographs, tmp_path, '--config.data.on_bad_image=skip', '--config.num_steps=12')
+  assert result.returncode == 0, result.stderr
+  lines = (tmp_path / 'workdir' / 'bad_images.tsv').read_text().splitlines()
+  assert sorted(line.split('\t')[0] for line in lines) == ['07.jpg', '21.jpg']
+  assert 'cut short' in ''.join(lines)
+  rows = test_main.read_rows(tmp_path / 'workdir')
+  counted = {row['val_count'] for row in rows if 'val_count' in row}
+  held_out = [name for name in ('07.jpg', '21.jpg') if name in result.stderr]
+  assert len(counted) == 1 and held_out
+
+
+def _run(photographs, tmp_path, *arguments):
+  return test_main.run(
+    *test_main.SMALL,
+    '--config.data.source=folder',
+    f'--config.data.root={photographs}',
+    f'--config.data.cache_dir={tmp_path / "cache"}',
+    f'--workdir={tmp_path / "workdir"}',
+    *arguments,
+  )

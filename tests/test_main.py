@@ -1,0 +1,267 @@
+"""The main command end to end, as a user runs it: files, figures, resuming, bad input."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+SMALL = (
+  '--config=configs/cfn.py:tiny',
+  '--config.num_steps=6',
+  '--config.batch_size=8',
+  '--config.eval_batch_size=16',
+  '--config.log_every_steps=2',
+  '--config.eval_every_steps=3',
+  '--config.checkpoint_every_steps=3',
+  '--config.schedule=step',
+  '--config.warmup_steps=0',
+  '--config.permutations.num=8',
+  '--config.data.crops_per_photograph=10',
+  '--config.data.val_crops_per_photograph=10',
+  '--config.model.width=0.1',
+  '--config.model.fc6_features=16',
+  '--config.model.fc7_features=32',
+)
+ROW = {
+  'step',
+  'train_loss',
+  'train_accuracy',
+  'learning_rate',
+  'puzzles_per_second',
+  'input_wait_fraction',
+}
+
+
+def run(*arguments, module='cfn_jax.main', timeout=300, devices=1, cwd=REPOSITORY):
+  """Runs a command line in a process of its own."""
+  environment = os.environ | {
+    'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
+    'PYTHONPATH': str(REPOSITORY),
+  }
+  return subprocess.run(
+    [sys.executable, '-m', module, *arguments],
+    cwd=cwd,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=timeout,
+    check=False,
+  )
+
+
+def read_rows(workdir):
+  return [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
+
+
+def without_timings(rows):
+  return [
+    {k: v for k, v in row.items() if 'per_second' not in k and k != 'input_wait_fraction'}
+    for row in rows
+  ]
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('run') / 'workdir'
+  result = run(*SMALL, f'--workdir={workdir}')
+  assert result.returncode == 0, result.stderr
+  return workdir, result
+
+
+def test_a_run_leaves_its_files(finished):
+  workdir, _ = finished
+  names = {path.name for path in workdir.iterdir()}
+  pictures = {'puzzles.png', 'curves.png', 'answers.png'}
+  assert {'config.json', 'permutations.npy', 'metrics.jsonl', 'checkpoints'} | pictures <= names
+  assert any(name.startswith('events.out.tfevents') for name in names)
+  assert json.loads((workdir / 'config.json').read_text())['permutations']['num'] == 8
+  assert np.load(workdir / 'permutations.npy').shape == (8, 9)
+  for name in pictures:
+    assert (workdir / name).read_bytes()[:4] == b'\x89PNG'
+
+
+def test_metrics_hold_each_logged_step_once(finished):
+  workdir, _ = finished
+  rows = read_rows(workdir)
+  assert [row['step'] for row in rows] == [2, 3, 4, 6]
+  for row in rows:
+    if row['step'] != 3:
+      assert set(row) >= ROW
+    if row['step'] in (3, 6):
+      assert set(row) >= {'val_loss', 'val_accuracy', 'val_accuracy_low', 'val_accuracy_high'}
+      assert row['val_count'] == 20 * 8  # 8 puzzles of each image share a pass of the trunk
+      assert row['val_accuracy_low'] <= row['val_accuracy'] <= row['val_accuracy_high']
+
+
+def test_the_summary_says_what_runs(finished):
+  _, result = finished
+  for word in ('devices', '50 crops', '20 crops', 'mean 9.000', 'minimum 9', 'parameters'):
+    assert word in result.stderr, word
+  assert 'accuracy 12.50%, loss ln 8 = 2.079' in result.stderr
+  assert 'finished at step 6' in result.stderr
+  assert len(result.stderr.splitlines()) < 30
+  assert not result.stdout
+
+
+def test_the_same_command_again_says_finished(finished):
+  workdir, _ = finished
+  before = (workdir / 'metrics.jsonl').read_bytes()
+  result = run(*SMALL, f'--workdir={workdir}/')  # a trailing slash is the same folder
+  assert result.returncode == 0
+  assert 'the run is finished' in result.stderr
+  assert (workdir / 'metrics.jsonl').read_bytes() == before
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path):
+  straight, stopped = tmp_path / 'straight', tmp_path / 'stopped'
+  longer = (*SMALL, '--config.num_steps=10', '--config.log_every_steps=4')
+  assert run(*longer, f'--workdir={straight}').returncode == 0
+  shorter = (*longer, '--config.num_steps=6')
+  assert run(*shorter, f'--workdir={stopped}').returncode == 0
+  assert (stopped / 'checkpoints' / '6').exists()
+  assert run(*longer, f'--workdir={stopped}').returncode == 0
+  rows = {row['step']: row for row in without_timings(read_rows(stopped))}
+  for row in without_timings(read_rows(straight)):
+    if row['step'] != 6:  # the shorter run's last step, logged for that
+      assert rows[row['step']] == row
+  ours, theirs = (_arrays(workdir / 'checkpoints' / '10') for workdir in (straight, stopped))
+  assert ours.keys() == theirs.keys() and len(ours) > 30
+  for name, array in ours.items():
+    np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+def _arrays(folder):
+  import jax
+  import orbax.checkpoint as ocp
+
+  tree = ocp.StandardCheckpointer().restore(folder / 'state')
+  return {
+    jax.tree_util.keystr(path): np.asarray(leaf)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+  }
+
+
+def test_another_setting_in_the_same_workdir_is_refused_with_both_values(finished):
+  workdir, _ = finished
+  changes = ('--config.num_steps=9', '--config.seed=1', '--config.permutations.seed=3')
+  result = run(*SMALL, *changes, f'--workdir={workdir}')
+  assert result.returncode == 2
+  assert 'seed: 0 then, 1 now' in result.stderr
+  assert 'permutation set' in result.stderr
+  assert 'Traceback' not in result.stderr
+
+
+def test_latest_and_best_checkpoints_are_kept_apart(tmp_path):
+  from cfn_jax.training import checkpoint
+
+  state = {'w': np.zeros(3, np.float32)}
+  with checkpoint.Checkpoints(tmp_path, keep_latest=2, keep_best=1, best='score') as saver:
+    for step, score in ((100, 0.9), (200, 0.8), (300, 0.7), (400, 0.6), (500, 0.5)):
+      saver.save(step, state, {'fingerprint': {}}, {'score': score})
+  kept = sorted(int(path.name) for path in (tmp_path / 'checkpoints').iterdir())
+  assert kept == [100, 400, 500]
+  with checkpoint.Checkpoints(tmp_path, keep_latest=2, keep_best=1, best='score') as saver:
+    assert (saver.latest(), saver.best()) == (500, 100)
+
+
+BAD = {
+  '--config.batch_siz=64': "did you mean 'batch_size'",
+  '--config.puzzle.tyle_px=1': "did you mean 'tile_px'",
+  '--config.batch_size=many': 'many',
+  '--config=configs/cfn.py:tinny': "variant 'tinny' is unknown: one of release, text, small, tiny",
+  '--config=configs/nothing.py': 'configs/cfn.py',
+  '--config.data.source=folder --config.data.root=/does/not/exist': '/does/not/exist',
+  '--config.data.source=folder --config.data.root=EMPTY': 'EMPTY',
+  '--config.data.source=floder': 'folder',
+  '--config.batch_size=6 DEVICES=4': 'batch_size = 6 cannot be split over 4 devices: take 4 or 8',
+  '--config.puzzle.tile_px=60': 'puzzle.tile_px = 60 is larger than its cell: at most',
+  '--config.puzzle.tile_px=8': '8 px at stride 2',
+  '--config.puzzle.crop_px=100': 'puzzle.cell_px = 42 need a crop of 126 px',
+  '--config.permutations.num=1': 'permutations.num=1: must be at least 2',
+  '--config.permutations.file=/does/not/exist.npy': '/does/not/exist.npy',
+  '--config.model.name=resnet': "model.name = 'resnet' is unknown: one of cfn, stacked",
+  '--config.model.init=caffe': "puzzle.tile_scale = 1.0 does not go with model.init = 'caffe'",
+  '--config.num_steps=0': 'num_steps = 0: more than 0',
+  '--config.schedule=linear': "schedule = 'linear' is unknown: one of step, cosine",
+  '--config.compute_dtype=float16': "compute_dtype = 'float16': one of float32, bfloat16",
+}
+
+
+@pytest.mark.parametrize('arguments', BAD)
+def test_bad_input_ends_in_a_short_message(arguments, tmp_path):
+  (tmp_path / 'EMPTY').mkdir()
+  given = arguments.replace('EMPTY', str(tmp_path / 'EMPTY')).split()
+  devices = next((int(a[8:]) for a in given if a.startswith('DEVICES=')), 1)
+  given = [argument for argument in given if not argument.startswith('DEVICES=')]
+  base = SMALL[1:] if given[0].startswith('--config=') else SMALL
+  began = time.monotonic()
+  result = run(*base, *given, f'--workdir={tmp_path / "workdir"}', devices=devices)
+  assert result.returncode == 2, result.stderr
+  assert time.monotonic() - began < 30
+  message = [line for line in result.stderr.splitlines() if 'error' in line]
+  assert BAD[arguments].replace('EMPTY', str(tmp_path / 'EMPTY')) in message[-1]
+  assert 'Traceback' not in result.stderr
+  assert len(result.stderr.split('error: ')[-1].splitlines()) <= 5
+  assert not list((tmp_path / 'workdir').glob('checkpoints/*'))
+
+
+def test_the_paper_config_says_where_its_data_set_is_missing(tmp_path):
+  result = run(f'--workdir={tmp_path / "workdir"}', f'--config.data.root={tmp_path}')
+  assert result.returncode == 2
+  assert 'imagenet2012' in result.stderr and 'prepare' in result.stderr
+  assert 'Traceback' not in result.stderr
+
+
+def test_fewer_images_than_a_batch_train_with_a_note(tmp_path):
+  arguments = ('--config.data.crops_per_photograph=1', '--config.num_steps=2')
+  result = run(*SMALL, *arguments, f'--workdir={tmp_path / "workdir"}')
+  assert result.returncode == 0, result.stderr
+  assert '5 images fill no batch of 8' in result.stderr
+
+
+@pytest.mark.parametrize(('grid', 'cells'), [(2, 63), (4, 31)])
+def test_other_grids_train_and_draw(grid, cells, tmp_path):
+  workdir = tmp_path / 'workdir'
+  arguments = (f'--config.puzzle.grid={grid}', f'--config.puzzle.cell_px={cells}')
+  tile = ('--config.puzzle.tile_px=24', '--config.num_steps=2')
+  result = run(*SMALL, *arguments, *tile, f'--workdir={workdir}')
+  assert result.returncode == 0, result.stderr
+  assert f'{grid} x {grid} tiles of 24 px' in result.stderr
+  assert np.load(workdir / 'permutations.npy').shape == (8, grid**2)
+  assert (workdir / 'answers.png').exists()
+
+
+def test_a_set_from_a_file_is_the_one_that_trains(tmp_path):
+  from cfn_jax.jigsaw import permutations
+
+  given = permutations.make_permutations(9, method='code')
+  permutations.save_permutations(tmp_path / 'set.csv', given)
+  workdir = tmp_path / 'workdir'
+  file = f'--config.permutations.file={tmp_path / "set.csv"}'
+  result = run(*SMALL, file, '--config.num_steps=2', f'--workdir={workdir}')
+  assert result.returncode == 0, result.stderr
+  assert np.array_equal(np.load(workdir / 'permutations.npy'), given)
+
+
+def test_a_diverging_run_stops_with_step_records_and_picture(tmp_path):
+  workdir = tmp_path / 'workdir'
+  result = run(*SMALL, '--config.learning_rate=1e20', f'--workdir={workdir}')
+  assert result.returncode == 2
+  assert 'not finite at step' in result.stderr and '8 records' in result.stderr
+  assert (workdir / 'bad_batch.png').exists()
+  assert not list((workdir / 'checkpoints').glob('3*'))
+
+
+def test_visualize_draws_a_configs_puzzles_without_training(tmp_path):
+  out = tmp_path / 'sheet.png'
+  arguments = ('puzzles', '--config=configs/cfn.py:tiny', f'--out={out}')
+  assert run(*arguments, module='cfn_jax.visualize').returncode == 0
+  assert out.read_bytes()[:4] == b'\x89PNG'
+  result = run('puzles', '--config=configs/cfn.py:tiny', module='cfn_jax.visualize')
+  assert result.returncode == 2 and 'puzzles' in result.stderr
