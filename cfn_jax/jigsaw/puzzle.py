@@ -1,8 +1,8 @@
 """From a photograph to a jigsaw puzzle: crop, grey, tiles with gaps, channel shifts, shuffle.
 
 Paper, section 4 (the puzzle) and section 4.2 (what keeps the network from shortcuts). NumPy, with
-Pillow to resample and OpenCV to grey; a pure function of image, permutations and generator. It runs in
-loader processes, so it imports no JAX. Law: `puzzle[i] = tiles[permutation[i]]`, zero-based, tiles
+Pillow to resample and OpenCV to grey; a pure function of image, permutations and generator. Loader
+processes run it, so it imports no JAX. Law: `puzzle[i] = tiles[permutation[i]]`, zero-based, tiles
 in reading order.
 """
 

@@ -1,8 +1,8 @@
 """Measures the loader: from files or records to batches of puzzles, as a training run makes them.
 
-Prints puzzles a second, with `--workers=0` also puzzles for each second of CPU time, how many images
-could be read and decoded alone in that time, and the share of each stage: reading, decoding, making
-the puzzle (crop, grey, tiles, shuffle) and stacking the batch.
+Prints puzzles a second, with `--workers=0` also puzzles for each second of CPU time, how many
+images could be read and decoded alone in that time, and the share of each stage: reading, decoding,
+making the puzzle (crop, grey, tiles, shuffle) and stacking the batch.
 """
 
 import argparse

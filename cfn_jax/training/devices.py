@@ -36,6 +36,20 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
   return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
+class InFlight:
+  """Keeps the host from running far ahead of the devices, whose memory its batches would fill."""
+
+  def __init__(self, steps: int = 2) -> None:
+    self._steps = steps
+    self._reports: collections.deque[Any] = collections.deque()
+
+  def __call__(self, report: Any) -> None:
+    """Takes a step's result, and waits for that of `steps` steps before."""
+    self._reports.append(report)
+    if len(self._reports) > self._steps:
+      jax.block_until_ready(self._reports.popleft())
+
+
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
   """Splits this host's rows of a batch over its devices."""
   sharding = NamedSharding(mesh, PartitionSpec('data'))

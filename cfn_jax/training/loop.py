@@ -14,8 +14,6 @@ from cfn_jax.training import checkpoint, devices, metrics, optimizer
 from cfn_jax.training import state as states
 from cfn_jax.training import task as tasks
 
-IN_FLIGHT = 2  # steps handed to the devices before the host waits for the oldest
-
 
 class NonFiniteError(RuntimeError):
   """A loss or gradient is not a number: at which step, with which records, where to go on from."""
@@ -26,12 +24,9 @@ def fit(
 ) -> dict[str, Any]:
   """Trains to `config.num_steps`, from the newest checkpoint of the workdir where there is one.
 
-  Returns the last figures; empty where the run had finished before.
-
-  Raises:
-    ValueError: a batch that the devices cannot share.
-    CheckpointError: the workdir holds another run.
-    NonFiniteError: the loss or its gradient stopped being finite.
+  Returns the last figures; empty where the run had finished before. Raises BatchError for a batch
+  that the devices cannot share, CheckpointError where the workdir holds another run, and
+  NonFiniteError.
   """
   mesh = _make_mesh(config)
   with contextlib.ExitStack() as stack:
@@ -46,7 +41,7 @@ def fit(
     writer = stack.enter_context(_open_writer(task, config, workdir, first))
     batches = stack.enter_context(contextlib.closing(task.train_batches(first, config.num_steps)))
     arriving = devices.put_ahead(batches, mesh)
-    watch, in_flight = metrics.Stopwatch(), collections.deque[Any]()
+    watch, wait_for_older = metrics.Stopwatch(), devices.InFlight()
     row: dict[str, Any] = {}
     report: dict[str, jax.Array] = {}
     _open_workdir(task, workdir, fresh=first == 0)
@@ -75,19 +70,16 @@ def fit(
 
       # ---- step
       state, report = train_step(state, batch)
-      in_flight.append(report)
-      if len(in_flight) > IN_FLIGHT:
-        jax.block_until_ready(in_flight.popleft())
-      if not fresh:
+      wait_for_older(report)
+      if not fresh:  # the first step was a compilation
         jax.block_until_ready(report)
-        watch.restart()  # the first step was a compilation
+        watch.restart()
 
       # ---- log
       row = {}
       if (step + 1) % config.log_every_steps == 0 or step + 1 == config.num_steps:
         _check_finite(task, workdir, saver, report, step + 1)
-        sums = {name: float(value) for name, value in jax.device_get(report).items()}
-        row = {'step': step + 1} | task.report(sums) | watch.figures(task.examples)
+        row = {'step': step + 1} | task.report(_read(report)) | watch.figures(task.examples)
         watch.restart()
 
     _draw(task, 'end', workdir, jax.device_get(state.params))
@@ -159,12 +151,15 @@ def _make_evaluate(task: tasks.Task, mesh: Mesh) -> Callable[[Any], dict[str, fl
       totals: collections.Counter[str] = collections.Counter()
       with contextlib.closing(evaluation.batches()) as batches:
         for batch in devices.put_ahead(batches, mesh):
-          sums = jax.device_get(compiled[name](params, batch))
-          totals.update({key: float(value) for key, value in sums.items()})
+          totals.update(_read(compiled[name](params, batch)))
       figures |= evaluation.report(totals)
     return figures
 
   return evaluate
+
+
+def _read(report: dict[str, jax.Array]) -> dict[str, float]:
+  return {name: float(value) for name, value in jax.device_get(report).items()}
 
 
 def _check_finite(
