@@ -1,0 +1,292 @@
+"""Layers against plain `lax`, against SciPy, and against Caffe's formulas in NumPy's float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.signal
+from jax import lax
+
+from cfn_jax.models import alexnet, layers
+
+# Per layer: input channels, features, kernel, padding, groups.
+FULL = {
+  'conv1': (3, 96, 11, 0, 1),
+  'conv2': (96, 256, 5, 2, 2),
+  'conv3': (256, 384, 3, 1, 1),
+  'conv4': (384, 384, 3, 1, 2),
+  'conv5': (384, 256, 3, 1, 2),
+}
+# Maps that enter the layers at stride 2, worked out by Caffe's rule.
+SIDES = {
+  32: {'conv1': 32, 'conv2': 5, 'conv3': 2, 'conv4': 2, 'conv5': 2},
+  64: {'conv1': 64, 'conv2': 13, 'conv3': 6, 'conv4': 6, 'conv5': 6},
+  75: {'conv1': 75, 'conv2': 16, 'conv3': 8, 'conv4': 8, 'conv5': 8},
+}
+
+
+def lax_convolution(x, kernel, *, stride, padding, groups=1):
+  return lax.conv_general_dilated(
+    x,
+    kernel,
+    (stride, stride),
+    [(padding, padding)] * 2,
+    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+    feature_group_count=groups,
+  )
+
+
+def normal(seed, *shape):
+  return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def close(ours, plain, tolerance=2e-6):
+  """Compares by norm: sums of thousands of products differ in their last digits."""
+  assert ours.shape == plain.shape
+  assert np.linalg.norm(ours - plain) <= tolerance * np.linalg.norm(plain)
+
+
+def check_values_and_gradients(form, plain, x, kernel):
+  @jax.jit
+  def both(x, kernel, g):
+    results = []
+    for convolve in (form, plain):
+      y, pull = jax.vjp(convolve, x, kernel)
+      results.append((y, *pull(g)))
+    return results
+
+  shape = jax.eval_shape(plain, x, kernel).shape
+  assert jax.eval_shape(form, x, kernel).shape == shape
+  for ours, theirs in zip(*both(x, kernel, normal(7, *shape))):
+    close(np.asarray(ours), np.asarray(theirs))
+
+
+# Convolution.
+
+
+@pytest.mark.parametrize('layer', FULL)
+@pytest.mark.parametrize('tile_px', SIDES)
+def test_convolution_equals_lax_in_the_shapes_of_the_network(layer, tile_px):
+  channels, features, kernel_px, padding, groups = FULL[layer]
+  stride = 2 if layer == 'conv1' else 1
+  side = SIDES[tile_px][layer]
+  settings = {'stride': stride, 'padding': padding, 'groups': groups}
+  check_values_and_gradients(
+    functools.partial(layers.convolution, **settings),
+    functools.partial(lax_convolution, **settings),
+    normal(0, 2, side, side, channels),
+    normal(1, kernel_px, kernel_px, channels // groups, features),
+  )
+
+
+# The program of 27 channels takes XLA long to compile.
+@pytest.mark.parametrize('channels', [4, pytest.param(27, marks=pytest.mark.slow)])
+def test_convolution_equals_lax_for_other_inputs_than_colours(channels):
+  settings = {'stride': 2, 'padding': 0, 'groups': 1}
+  check_values_and_gradients(
+    functools.partial(layers.convolution, **settings),
+    functools.partial(lax_convolution, **settings),
+    normal(0, 2, 32, 32, channels),
+    normal(1, 11, 11, channels, 16),
+  )
+
+
+@pytest.mark.parametrize(
+  ('form', 'shape', 'kernel_px', 'stride', 'padding'),
+  [
+    (form, *case)
+    for form in ('_blocked_convolution', '_columns_convolution', '_dense_convolution')
+    for case in (
+      ((24, 24, 3), 7, 2, 0),
+      ((9, 15, 4), 7, 4, 0),  # not square
+      ((15, 13, 27), 5, 2, 2),
+      ((13, 13, 8), 5, 1, 2),
+      ((6, 6, 16), 3, 1, 1),
+      ((2, 2, 16), 3, 1, 1),  # most taps meet padding
+      ((1, 3, 5), 3, 1, 1),
+      ((3, 3, 5), 3, 1, 0),  # one output
+      ((9, 8, 5), 3, 3, 1),  # the last columns are left over
+    )
+  ],
+)
+def test_each_form_equals_lax_in_values_and_gradients(form, shape, kernel_px, stride, padding):
+  form = getattr(layers, form)
+  check_values_and_gradients(
+    lambda x, kernel: form(x, kernel, stride, padding),
+    lambda x, kernel: lax_convolution(x, kernel, stride=stride, padding=padding),
+    normal(0, 2, *shape),
+    normal(1, kernel_px, kernel_px, shape[-1], 12),
+  )
+
+
+def test_convolution_equals_scipy():
+  x, kernel = normal(0, 1, 9, 11, 4), normal(1, 3, 3, 2, 6)
+  expected = np.zeros((5, 6, 6))
+  padded = np.pad(x[0].astype(np.float64), [(1, 1), (1, 1), (0, 0)])
+  for out in range(6):
+    first = 0 if out < 3 else 2  # the group's first input
+    full = scipy.signal.correlate(padded[..., first : first + 2], kernel[..., out], mode='valid')
+    expected[..., out] = full[::2, ::2, 0]
+  settings = {'stride': 2, 'padding': 1}
+  close(np.asarray(layers.convolution(x, kernel, groups=2, **settings))[0], expected)
+  halves = [
+    layers.reference_convolution(x[..., i : i + 2], kernel[..., o : o + 3], 2, 1)
+    for i, o in ((0, 0), (2, 3))
+  ]
+  close(np.concatenate(halves, axis=-1)[0], expected)
+
+
+def test_every_form_is_chosen_for_some_layer():
+  choose = functools.partial(layers._choose_convolution, stride=1, padding=1)
+  if jax.default_backend() != layers.CPU:
+    assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is layers.reference_convolution
+    return
+  assert choose((2, 64, 64, 3), (11, 11, 3, 96)) is layers._blocked_convolution
+  assert choose((2, 64, 64, 27), (11, 11, 27, 96)) is layers._columns_convolution
+  assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is layers._dense_convolution
+
+
+def test_layer_adds_its_bias_and_keeps_its_parameters_in_float32():
+  initial = alexnet.Initial()
+  layer = layers.Convolution(
+    features=8,
+    kernel_px=3,
+    kernel_init=initial.kernel_init('conv2'),
+    bias_init=initial.bias_init('conv2'),
+    padding=1,
+    groups=2,
+    dtype=jnp.bfloat16,
+  )
+  x = normal(0, 1, 4, 4, 6)
+  params = jax.jit(layer.init)(jax.random.key(0), x)['params']
+  assert params['kernel'].shape == (3, 3, 3, 8) and params['kernel'].dtype == jnp.float32
+  assert params['bias'].shape == (8,) and (params['bias'] == 1).all()
+  apply = jax.jit(lambda params: layer.apply({'params': params}, x))
+  y, without = apply(params), apply(params | {'bias': jnp.zeros(8)})
+  assert y.dtype == jnp.bfloat16
+  assert np.allclose(np.asarray(y - without, np.float32), 1, atol=0.02)
+
+
+# Max pooling.
+
+
+def caffe_pool(x, gradient=None):
+  """Caffe's loop over windows of 3 at stride 2, clipped to the image, and its gradient."""
+  batch, height, width, channels = x.shape
+  oh, ow = -(-(height - 3) // 2) + 1, -(-(width - 3) // 2) + 1
+  y, back = np.zeros((batch, oh, ow, channels), x.dtype), np.zeros_like(x)
+  for b, i, j, c in np.ndindex(y.shape):
+    window = x[b, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3, c]
+    y[b, i, j, c] = window.max()
+    if gradient is not None:
+      di, dj = np.unravel_index(window.argmax(), window.shape)
+      back[b, 2 * i + di, 2 * j + dj, c] += gradient[b, i, j, c]
+  return y, back
+
+
+def distinct(seed, *shape):
+  """Values without ties, most below 0 so that padding with zeros would show."""
+  values = np.random.default_rng(seed).permutation(int(np.prod(shape)))
+  return (values.reshape(shape) - values.size).astype(np.float32)
+
+
+@pytest.mark.parametrize('pool', [layers.max_pool, layers.reference_max_pool])
+def test_max_pool_equals_caffes_loop_in_values_and_gradients(pool):
+  sizes = [(2, 2), (3, 14), (4, 13), (5, 12), (6, 11), (7, 10), (8, 9), (27, 2)]
+  xs = [distinct(size[0], 1, *size, 2) for size in sizes]
+  gs = [normal(0, *caffe_pool(x)[0].shape) for x in xs]
+
+  @jax.jit
+  def run(xs, gs):
+    results = []
+    for x, g in zip(xs, gs):
+      y, pull = jax.vjp(pool, x)
+      results.append((y, pull(g)[0]))
+    return results
+
+  for x, g, (y, back) in zip(xs, gs, run(xs, gs)):
+    expected, expected_back = caffe_pool(x, g)
+    assert y.shape == expected.shape and (y == expected).all()
+    assert np.allclose(back, expected_back, rtol=1e-6, atol=1e-6)
+
+
+def test_pooled_sizes_round_up():
+  assert [layers.pooled_size(size) for size in (109, 55, 54, 33, 27, 16, 14, 13, 8, 7, 6, 4)] == [
+    *(54, 27, 27, 16, 13, 8, 7, 6, 4, 3, 3, 2)
+  ]
+
+
+@pytest.mark.parametrize('shape', [(1, 1, 8, 2), (1, 8, 1, 2), (1, 1, 1, 2)])
+def test_max_pool_refuses_a_map_that_leaves_nothing_and_names_its_size(shape):
+  with pytest.raises(ValueError, match=f'{shape[1]} x {shape[2]} is too small'):
+    layers.max_pool(np.zeros(shape, np.float32))
+
+
+# Local response normalisation.
+
+
+def caffe_lrn(x, window=5, alpha=1e-4, beta=0.75):
+  """Caffe's formula in float64, one channel after the other."""
+  x = np.asarray(x, np.float64)
+  y = np.empty_like(x)
+  half = window // 2
+  for c in range(x.shape[-1]):
+    around = x[..., max(0, c - half) : c + half + 1]
+    y[..., c] = x[..., c] / (1 + alpha / window * np.square(around).sum(-1)) ** beta
+  return y
+
+
+@pytest.mark.parametrize(
+  ('channels', 'arguments'),
+  [(96, ()), (7, ()), (2, ()), (1, ()), (12, (3, 0.3, 0.75)), (12, (5, 0.01, 0.5))],
+)
+def test_local_response_norm_equals_caffes_formula_in_float64(channels, arguments):
+  x = 100 * normal(0, 2, 3, 3, channels)  # far from 1, so that alpha matters
+  y = layers.local_response_norm(x, *arguments)
+  expected = caffe_lrn(x, *arguments)
+  assert np.allclose(y, expected, rtol=2e-6, atol=0)
+  assert np.abs(expected / x - 1).max() > 0.05
+
+
+def test_local_response_norm_at_a_value_worked_by_hand():
+  # Five channels of 100: 1 + 1e-4 / 5 * 5 * 100 ** 2 = 2 in the middle; 1.8 and 1.6 at the edges.
+  y = layers.local_response_norm(jnp.full((1, 5), 100.0))
+  expected = [100 / scale**0.75 for scale in (1.6, 1.8, 2.0, 1.8, 1.6)]
+  assert np.allclose(y[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize('arguments', [(5, 1e-4, 0.75), (3, 0.3, 0.75), (5, 0.01, 0.5)])
+def test_gradient_of_local_response_norm_equals_autodiff_of_the_formula(arguments):
+  window, alpha, beta = arguments
+
+  def plain(x):
+    half = window // 2
+    sums = [jnp.square(x[..., max(0, c - half) : c + half + 1]).sum(-1) for c in range(x.shape[-1])]
+    return x * (1 + alpha / window * jnp.stack(sums, axis=-1)) ** -beta
+
+  x, g = 100 * normal(0, 2, 2, 3, 10), normal(1, 2, 2, 3, 10)
+  gradients = [
+    jax.jit(lambda x, g, f=f: jax.vjp(f, x)[1](g)[0])(x, g)
+    for f in (lambda x: layers.local_response_norm(x, *arguments), plain)
+  ]
+  close(np.asarray(gradients[0]), np.asarray(gradients[1]), 5e-6)
+
+
+def test_sums_of_local_response_norm_run_in_float32_for_bfloat16():
+  # 16 ** 2 + 1 is 256 in bfloat16, whose steps are 2 there: the small channels would vanish.
+  x = jnp.array([[1, 1, 16, 1, 1]], jnp.bfloat16)
+  y = layers.local_response_norm(x, 5, 5.0, 0.75)
+  expected = np.array(
+    [[v / (1 + s) ** 0.75 for v, s in zip((1, 1, 16, 1, 1), (258, 259, 260, 259, 258))]]
+  )
+  assert y.dtype == jnp.bfloat16
+  # bfloat16 keeps 8 bits: rounding the result costs at most 1 / 512 of it.
+  assert np.abs(np.asarray(y, np.float64) / expected - 1).max() < 1 / 500
+
+  gradient = jax.grad(lambda x: layers.local_response_norm(x, 5, 5.0, 0.75).sum())
+  wide = gradient(x.astype(jnp.float32))
+  narrow = gradient(x)
+  assert narrow.dtype == jnp.bfloat16
+  assert np.abs(np.asarray(narrow, np.float64) / np.asarray(wide) - 1).max() < 1 / 200
