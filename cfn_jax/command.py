@@ -60,9 +60,11 @@ def load_config(text: str) -> ml_collections.ConfigDict:
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
   """Parses the command line; what is wrong in it ends the program in one short message."""
-  argv = list(argv)
-  if not any(argument.lstrip('-').partition('=')[0] == 'config' for argument in argv[1:]):
-    argv.insert(1, f'--config={DEFAULT_CONFIG}')
+  named = [a for a in argv[1:] if a.lstrip('-').partition('=')[0] == 'config']
+  others = [a for a in argv[1:] if a not in named]
+  # The config comes first, wherever it stands: its fields can be set only once it is read.
+  argv = [argv[0], *(named or [f'--config={DEFAULT_CONFIG}']), *others]
+  sys.argv[:] = argv  # ml_collections looks for the fields there
   for argument in argv[1:]:
     flag, _, value = argument.partition('=')
     path = pathlib.Path(value.partition(':')[0])

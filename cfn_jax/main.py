@@ -16,6 +16,7 @@ from absl import app, flags
 
 from cfn_jax import command
 from cfn_jax.data import images, loading, sources
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.training import checkpoint, devices, loop, task
@@ -38,7 +39,7 @@ WORKDIR = flags.DEFINE_string(
 def run_jigsaw(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
   """Pretrains a network; returns the last figures, empty where the run had finished before."""
   with command.short_errors(ValueError, OSError):
-    pretext = jigsaw_task.open_pretext(config)
+    pretext = pretexts.open_pretext(config)
     made = jigsaw_task.make_task(config, pretext)
   pictures = run_pictures.make_pictures(pretext, chance_loss=made.chance_loss)
   return run(dataclasses.replace(made, pictures=pictures), config, workdir)
@@ -48,6 +49,8 @@ def run(
   made: task.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> dict[str, Any]:
   """Hands a task to the loop."""
+  with command.short_errors(ValueError):
+    loop.check(config)
   print_summary(made, workdir)
   with command.short_errors(*EXPECTED):
     return loop.fit(made, config, workdir)

@@ -10,7 +10,7 @@ import sys
 from absl import app, flags
 
 from cfn_jax import command
-from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import run as run_pictures
 
 CONFIG = command.define_config()
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
     command.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
   with command.short_errors(ValueError, OSError):
-    pretext = jigsaw_task.open_pretext(CONFIG.value)
+    pretext = pretexts.open_pretext(CONFIG.value)
     out.parent.mkdir(parents=True, exist_ok=True)
     run_pictures.draw_training_puzzles(out, pretext)
   print(f'{out}: {pretext.training.source.description}', file=sys.stderr)

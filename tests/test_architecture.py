@@ -17,6 +17,7 @@ ROOMS = {
   'jigsaw/permutation': {'jigsaw/permutation'},
   'jigsaw/puzzle': set(),
   'jigsaw/transform': {'data/pipeline', 'jigsaw/puzzle'},
+  'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},
   'timing': {'training', 'data', 'models', 'jigsaw', 'command'},
   'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cfn_jax.data import pipeline, record
-from cfn_jax.jigsaw import puzzle, task
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import puzzle
 
 PAPER = puzzle.Geometry(
   resize_px=256,
@@ -296,9 +297,9 @@ def test_k_puzzles_have_k_labels_and_tiles_in_reading_order():
 # Shortcuts.
 
 
-@pytest.mark.parametrize('kind', task.NORMALIZATIONS)
+@pytest.mark.parametrize('kind', pretexts.NORMALIZATIONS)
 def test_flat_image_gives_tiles_that_carry_no_position(kind):
-  normalise = task.Normalization(kind, 1.0, (123.0, 117.0, 104.0), 58.0)
+  normalise = pretexts.Normalization(kind, 1.0, (123.0, 117.0, 104.0), 58.0)
   for colour in ((90, 90, 90), (200, 30, 90)):
     image = np.full((70, 64, 3), colour, np.uint8)
     for position in range(20):

@@ -15,6 +15,7 @@ import scipy.stats
 from PIL import Image
 
 from cfn_jax.data import pipeline
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, task
 from cfn_jax.models import alexnet
 from cfn_jax.training import metrics
@@ -44,7 +45,7 @@ def plain_normalise(tiles, kind, scale):
   return result
 
 
-@pytest.mark.parametrize('kind', task.NORMALIZATIONS)
+@pytest.mark.parametrize('kind', pretexts.NORMALIZATIONS)
 @pytest.mark.parametrize('scale', [1.0, 50.0])
 def test_normalisation_equals_its_formula_in_float64(kind, scale):
   rng = np.random.default_rng(0)
@@ -54,7 +55,7 @@ def test_normalisation_equals_its_formula_in_float64(kind, scale):
   tiles[0, 2] = 0
   tiles[0, 3] = 255
   tiles[1, 3], tiles[1, 3, 5, 5] = 90, 91  # all but flat
-  normalised = np.asarray(jax.jit(task.Normalization(kind, scale, MEAN, STD))(tiles))
+  normalised = np.asarray(jax.jit(pretexts.Normalization(kind, scale, MEAN, STD))(tiles))
   assert normalised.dtype == np.float32 and normalised.shape == tiles.shape
   expected = plain_normalise(tiles, kind, scale)
   # A mean near 255 is off by some 1e-5, and the least contrast here has a std of 0.04.
@@ -69,21 +70,21 @@ def test_normalisation_equals_its_formula_in_float64(kind, scale):
 @pytest.mark.parametrize('value', [0, 1, 77, 255])
 def test_flat_tile_becomes_exact_zeros(kind, value):
   tiles = np.full((9, 64, 64, 3), value, np.uint8)
-  normalised = np.asarray(jax.jit(task.Normalization(kind, 50.0, MEAN, STD))(tiles))
+  normalised = np.asarray(jax.jit(pretexts.Normalization(kind, 50.0, MEAN, STD))(tiles))
   assert (normalised == 0).all()
 
 
 def test_scale_multiplies_the_normalised_tile():
   tiles = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
-  for kind in task.NORMALIZATIONS:
-    one, fifty = (task.Normalization(kind, scale, MEAN, STD)(tiles) for scale in (1.0, 50.0))
+  for kind in pretexts.NORMALIZATIONS:
+    one, fifty = (pretexts.Normalization(kind, scale, MEAN, STD)(tiles) for scale in (1.0, 50.0))
     assert np.allclose(50 * one, fifty, rtol=1e-5, atol=1e-4)
 
 
 def test_tile_is_normalised_without_a_look_at_the_others():
   tiles = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
-  for kind in task.NORMALIZATIONS:
-    normalise = task.Normalization(kind, 1.0, MEAN, STD)
+  for kind in pretexts.NORMALIZATIONS:
+    normalise = pretexts.Normalization(kind, 1.0, MEAN, STD)
     assert np.allclose(normalise(tiles)[4], normalise(tiles[4]), atol=1e-6)
 
 
@@ -97,7 +98,7 @@ def test_tile_is_normalised_without_a_look_at_the_others():
 )
 def test_unknown_normalisations_are_refused(kind, scale, message):
   with pytest.raises(ValueError, match=message):
-    task.Normalization(kind, scale, MEAN, STD)
+    pretexts.Normalization(kind, scale, MEAN, STD)
 
 
 # Configs.
@@ -133,12 +134,12 @@ def test_scale_and_initial_weights_go_together():
   ):
     c.model.init, c.puzzle.tile_scale = init, scale
     if fits:
-      assert task.make_normalization(c).scale == scale
+      assert pretexts.make_normalization(c).scale == scale
       continue
     wanted = 'near 50' if init == 'caffe' else 'near 1'
     message = f"puzzle.tile_scale = {scale} does not go with model.init = '{init}'.*{wanted}$"
     with pytest.raises(ValueError, match=message):
-      task.make_normalization(c)
+      pretexts.make_normalization(c)
 
 
 @pytest.mark.parametrize(
@@ -162,18 +163,18 @@ def test_values_that_no_run_can_have_are_refused_with_their_field(config, field,
   with config.unlocked():
     config.update_from_flattened_dict({field: value})
   with pytest.raises(ValueError, match=message):
-    task.open_pretext(config)
+    pretexts.open_pretext(config)
 
 
 def test_stacked_network_takes_one_permutation_a_pass(config):
   config.model.name, config.model.permutations_per_pass = 'stacked', 2
   with pytest.raises(ValueError, match='permutations_per_pass = 2: the stacked network'):
-    task.open_pretext(config)
+    pretexts.open_pretext(config)
 
 
 def test_fixed_permutations_are_few_and_always_the_same_for_an_image(config):
   config.permutations.fixed_per_image = 2
-  visits = task.open_pretext(config).visits
+  visits = pretexts.open_pretext(config).visits
   images = np.random.default_rng(0).integers(0, 256, (6, 90, 90, 3), dtype=np.uint8)
   seen = []
   for index, image in enumerate(images):
@@ -189,7 +190,7 @@ def test_fixed_permutations_are_few_and_always_the_same_for_an_image(config):
 def test_transform_gives_tiles_and_labels_of_their_stated_shapes(config):
   for k, shape in ((1, ()), (3, (3,))):
     config.model.permutations_per_pass = k
-    pretext = task.open_pretext(config)
+    pretext = pretexts.open_pretext(config)
     example = pretext.visits(pretext.validation.evaluate(0))
     assert example['tiles'].shape == (9, 25, 25, 3) and example['tiles'].dtype == np.uint8
     assert example['label'].shape == shape and example['label'].dtype == np.int32
@@ -228,7 +229,7 @@ def test_untrained_he_network_starts_near_the_loss_of_chance(config):
   for k in (1, 3):
     config.model.permutations_per_pass = k
     config.data.val_max_images = 8
-    pretext = task.open_pretext(config)
+    pretext = pretexts.open_pretext(config)
     made = task.make_task(config, pretext)
     assert made.chance_loss == pytest.approx(math.log(10))
     batch = next(iter(made.evaluations['val'].batches()))
@@ -242,7 +243,7 @@ def test_untrained_he_network_starts_near_the_loss_of_chance(config):
 @pytest.mark.slow
 def test_caffes_network_starts_a_little_above_the_loss_of_chance():
   c = CONFIG()
-  model = task.make_model(c, 1000)
+  model = pretexts.make_model(c, 1000)
   rng = np.random.default_rng(0)
   coarse = rng.integers(0, 256, (8 * 9, 6, 6, 3), dtype=np.uint8)
   tiles = [Image.fromarray(tile).resize((64, 64), Image.Resampling.BICUBIC) for tile in coarse]
@@ -250,7 +251,7 @@ def test_caffes_network_starts_a_little_above_the_loss_of_chance():
   initial = alexnet.Initial(c.model.init, c.model.order)
   shapes = alexnet.parameter_shapes(model, (1, 9, 64, 64, 3))
   params = alexnet.draw_parameters(shapes, initial, seed=0)
-  normalise = task.make_normalization(c)
+  normalise = pretexts.make_normalization(c)
   logits = jax.jit(lambda p, x: model.apply({'params': p}, normalise(x)))(params, tiles)
   labels = rng.integers(0, 1000, 8)
   loss = float(optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean())
@@ -284,7 +285,7 @@ def test_interval_of_shares_is_that_of_as_many_answers_as_vary_so_much():
 def evaluate(config, batch_size, params):
   """Runs the validation pass; gives its report."""
   config.eval_batch_size = batch_size
-  made = task.make_task(config, task.open_pretext(config))
+  made = task.make_task(config, pretexts.open_pretext(config))
   evaluation = made.evaluations['val']
   measure = jax.jit(evaluation.measure)
   sums = collections.Counter()
@@ -298,7 +299,7 @@ def evaluate(config, batch_size, params):
 @pytest.mark.parametrize('k', [1, 3])
 def test_evaluation_counts_each_puzzle_once_for_any_batch_size(config, k):
   config.model.permutations_per_pass = k
-  pretext = task.open_pretext(config)
+  pretext = pretexts.open_pretext(config)
   params = pretext.init(0)
   # An untrained network guesses one class: a stronger classifier spreads its answers.
   params['fc8']['kernel'] *= 30
@@ -324,7 +325,7 @@ def test_evaluation_counts_each_puzzle_once_for_any_batch_size(config, k):
 
 def test_k_puzzles_score_as_k_puzzles_shuffled_by_hand(config):
   config.model.permutations_per_pass = 3
-  pretext = task.open_pretext(config)
+  pretext = pretexts.open_pretext(config)
   params = pretext.init(0)
   example = pretext.visits(pretext.validation.evaluate(2))
   together = jax.jit(pretext.logits)(params, {name: rows[None] for name, rows in example.items()})
@@ -334,7 +335,7 @@ def test_k_puzzles_score_as_k_puzzles_shuffled_by_hand(config):
   assert (restored == example['tiles']).all()
 
   config.model.permutations_per_pass = 1
-  single = task.open_pretext(config)
+  single = pretexts.open_pretext(config)
   apart = jax.jit(single.logits)(params, {'tiles': shuffled})
   assert np.allclose(together[0], apart, atol=1e-6)
 

@@ -144,7 +144,8 @@ def test_every_form_is_chosen_for_some_layer():
     assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is layers.reference_convolution
     return
   assert choose((2, 64, 64, 3), (11, 11, 3, 96)) is layers._blocked_convolution
-  assert choose((2, 64, 64, 27), (11, 11, 27, 96)) is layers._columns_convolution
+  assert choose((2, 64, 64, 27), (11, 11, 27, 96)) is layers._blocked_convolution
+  assert choose((2, 13, 13, 48), (5, 5, 48, 128)) is layers._columns_convolution
   assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is layers._dense_convolution
 
 

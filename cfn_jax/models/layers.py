@@ -224,7 +224,7 @@ def _choose_convolution(
     return reference_convolution
   if shape[1] * shape[2] <= kernel[0] * kernel[1]:
     return _dense_convolution
-  return _blocked_convolution if kernel[2] < 16 else _columns_convolution
+  return _blocked_convolution if kernel[2] < 32 else _columns_convolution
 
 
 class Convolution(nn.Module):

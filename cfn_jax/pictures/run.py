@@ -4,10 +4,11 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from cfn_jax.data import pipeline
-from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import cfn
 from cfn_jax.pictures import puzzles
 from cfn_jax.training import metrics
@@ -17,7 +18,7 @@ SHOWN_ANSWERS = 16
 
 
 def make_pictures(
-  pretext: jigsaw_task.Pretext, *, chance_loss: float
+  pretext: pretexts.Pretext, *, chance_loss: float
 ) -> dict[str, Callable[..., None]]:
   """Gives the pictures of a task by their moment: 'start', 'end' and 'bad_batch'."""
 
@@ -29,7 +30,10 @@ def make_pictures(
     puzzles.draw_curves(workdir / 'curves.png', rows, chance_loss=chance_loss)
     shown = sample_validation_puzzles(pretext, SHOWN_ANSWERS)
     tiles = np.stack([one.tiles for one in shown])
-    probabilities = np.asarray(cfn.predict(pretext.model, params, pretext.normalization(tiles)))
+    predict = jax.jit(
+      lambda params, x: cfn.predict(pretext.model, params, pretext.normalization(x))
+    )
+    probabilities = np.asarray(predict(params, tiles))
     puzzles.draw_answers(workdir / 'answers.png', shown, pretext.permutations, probabilities)
 
   def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
@@ -42,7 +46,7 @@ def make_pictures(
   return {'start': start, 'end': end, 'bad_batch': bad_batch}
 
 
-def draw_training_puzzles(path: pathlib.Path, pretext: jigsaw_task.Pretext) -> None:
+def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None:
   """Draws the first puzzles of a run."""
   visits = [
     pretext.training.train(position)
@@ -51,14 +55,14 @@ def draw_training_puzzles(path: pathlib.Path, pretext: jigsaw_task.Pretext) -> N
   puzzles.draw_puzzles(path, _show(visits, pretext), pretext.permutations)
 
 
-def sample_validation_puzzles(pretext: jigsaw_task.Pretext, count: int) -> list[puzzles.Shown]:
+def sample_validation_puzzles(pretext: pretexts.Pretext, count: int) -> list[puzzles.Shown]:
   """Gives `count` puzzles of the evaluation, spread evenly over the validation images."""
   indices = np.unique(np.linspace(0, len(pretext.validation.source) - 1, count).astype(int))
   visits = [pretext.validation.evaluate(int(index)) for index in indices]
   return _show(visits, pretext)
 
 
-def _show(visits: Sequence[pipeline.Visit], pretext: jigsaw_task.Pretext) -> list[puzzles.Shown]:
+def _show(visits: Sequence[pipeline.Visit], pretext: pretexts.Pretext) -> list[puzzles.Shown]:
   shown = []
   for visit in visits:
     made = pretext.visits.sample(visit)

@@ -17,6 +17,7 @@ import numpy as np
 from cfn_jax import command
 from cfn_jax.data import pipeline, record
 from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, transform
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import alexnet
@@ -95,7 +96,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   }
 
 
-def make_pretext(config: ml_collections.ConfigDict) -> jigsaw_task.Pretext:
+def make_pretext(config: ml_collections.ConfigDict) -> pretexts.Pretext:
   """Builds the pretext task of a config without its data."""
   permutations = permutation_sets.make_permutations(
     config.permutations.num, ties='random', grid=config.puzzle.grid
@@ -107,14 +108,14 @@ def make_pretext(config: ml_collections.ConfigDict) -> jigsaw_task.Pretext:
     fixed_per_image=0,
     seed=config.seed,
   )
-  normalization = jigsaw_task.make_normalization(config)
-  model = jigsaw_task.make_model(config, len(permutations))
+  normalization = pretexts.make_normalization(config)
+  model = pretexts.make_model(config, len(permutations))
   noise = pipeline.Reader(Noise(), seed=config.seed)
-  return jigsaw_task.Pretext(noise, noise, permutations, visits, normalization, model)
+  return pretexts.Pretext(noise, noise, permutations, visits, normalization, model)
 
 
 def make_batch(
-  config: ml_collections.ConfigDict, pretext: jigsaw_task.Pretext
+  config: ml_collections.ConfigDict, pretext: pretexts.Pretext
 ) -> dict[str, np.ndarray]:
   """Makes a batch of noise with labels."""
   rng = np.random.default_rng(0)
@@ -126,7 +127,7 @@ def make_batch(
   return {'tiles': tiles, 'label': labels[:, 0] if k == 1 else labels}
 
 
-def count_flops(pretext: jigsaw_task.Pretext) -> float:
+def count_flops(pretext: pretexts.Pretext) -> float:
   """Counts the operations of a step per image: two for each multiply-add, forward and backward.
 
   The backward pass costs twice the forward one, except in conv1, which needs no gradient of its

@@ -48,7 +48,12 @@ class Checkpoints:
       preservation_policy=policies, best_fn=figure, best_mode='max', create=True
     )
     self._manager = ocp.CheckpointManager(
-      self.folder, options=options, item_names=('state', 'meta')
+      self.folder,
+      options=options,
+      item_handlers={
+        'state': ocp.StandardCheckpointHandler(),  # named, or a new process knows no metadata
+        'meta': ocp.JsonCheckpointHandler(),
+      },
     )
 
   def __enter__(self) -> 'Checkpoints':

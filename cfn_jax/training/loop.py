@@ -86,6 +86,24 @@ def fit(
   return row
 
 
+def check(config: ml_collections.ConfigDict) -> None:
+  """Raises ValueError for a solver or batches that no run can have."""
+  _make_mesh(config)
+  _make_schedule(config)
+  optimizer.check_order(config.solver)
+
+
+def _make_schedule(config: ml_collections.ConfigDict) -> optimizer.Schedule:
+  return optimizer.make_schedule(
+    config.schedule,
+    learning_rate=config.learning_rate,
+    num_steps=config.num_steps,
+    decay_steps=config.decay_steps,
+    decay_factor=config.decay_factor,
+    warmup_steps=config.warmup_steps,
+  )
+
+
 def _make_mesh(config: ml_collections.ConfigDict) -> Mesh:
   mesh = devices.make_mesh()
   devices.check_batch(config.batch_size, mesh, field='batch_size')
@@ -119,14 +137,7 @@ def start(
 ) -> tuple[states.State, Any]:
   """Builds the state of step 0 on the devices, and the step, compiled when it is first called."""
   params = task.init(config.seed)
-  schedule = optimizer.make_schedule(
-    config.schedule,
-    learning_rate=config.learning_rate,
-    num_steps=config.num_steps,
-    decay_steps=config.decay_steps,
-    decay_factor=config.decay_factor,
-    warmup_steps=config.warmup_steps,
-  )
+  schedule = _make_schedule(config)
   sgd = optimizer.sgd(
     schedule,
     task.labels(params),

@@ -64,6 +64,12 @@ def label_parameters(params: Any, *, locked: tuple[str, ...] = ()) -> Any:
   return jax.tree_util.tree_map_with_path(label, params)
 
 
+def check_order(order: str) -> None:
+  """Raises ValueError for an unknown order of the update."""
+  if order not in ORDERS:
+    raise ValueError(f"solver = '{order}' is unknown: one of {', '.join(ORDERS)}")
+
+
 def sgd(
   schedule: Schedule,
   labels: Any,
@@ -81,8 +87,7 @@ def sgd(
   it multiplies the velocity from outside. A bias takes `bias_rate` times the rate and `bias_decay`
   times the decay (Caffe's AlexNet: 2 and 0). Locked parameters take neither step nor decay.
   """
-  if order not in ORDERS:
-    raise ValueError(f"solver = '{order}' is unknown: one of {', '.join(ORDERS)}")
+  check_order(order)
   rates = {'weight': 1.0, 'bias': bias_rate, 'locked': 0.0}
   decays = {'weight': weight_decay, 'bias': weight_decay * bias_decay, 'locked': 0.0}
 

@@ -1,0 +1,260 @@
+"""What the pretext task is made of, read from a config: images, permutation set, network.
+
+Paper, sections 3 and 4. Everything is checked here, before any long work.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from cfn_jax.data import pipeline, sources
+from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import transform
+from cfn_jax.models import alexnet, cfn
+from cfn_jax.training import task as tasks
+
+NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
+DTYPES = ('float32', 'bfloat16')
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalization:
+  """How tiles uint8 `[..., h, w, 3]` become the network's input, on the device.
+
+  Attributes:
+    kind: `tile`: mean and std of each tile over pixels and channels; `channel`: of each channel of
+      each tile; `mean`: each channel's mean, and one fixed std; `global`: fixed mean and std.
+    scale: the normalised tile is multiplied by this.
+    global_mean, global_std: of pixel values 0..255, RGB.
+  """
+
+  kind: str
+  scale: float
+  global_mean: tuple[float, float, float]
+  global_std: float
+
+  def __post_init__(self) -> None:
+    if self.kind not in NORMALIZATIONS:
+      raise ValueError(
+        f"puzzle.normalization = '{self.kind}' is unknown: one of {', '.join(NORMALIZATIONS)}"
+      )
+    if len(self.global_mean) != 3:
+      raise ValueError(f'puzzle.global_mean = {self.global_mean}: three numbers, R, G and B')
+    if self.global_std <= 0:
+      raise ValueError(f'puzzle.global_std = {self.global_std}: more than 0')
+    if self.scale <= 0:
+      raise ValueError(f'puzzle.tile_scale = {self.scale}: more than 0')
+
+  def __call__(self, tiles: jax.Array | np.ndarray) -> jax.Array:
+    """Normalises to float32; a flat tile becomes zeros."""
+    x = jnp.asarray(tiles, jnp.float32)
+    if self.kind == 'global':
+      mean = jnp.asarray(self.global_mean, jnp.float32)
+    else:
+      mean = x.mean((-3, -2, -1) if self.kind == 'tile' else (-3, -2), keepdims=True)
+    if self.kind in ('global', 'mean'):
+      return (x - mean) * (self.scale / self.global_std)
+    variance = jnp.square(x - mean).mean(
+      (-3, -2, -1) if self.kind == 'tile' else (-3, -2), keepdims=True
+    )
+    # One value of a tile that differs by 1 gives more than this, the rounding of a flat one less.
+    flat = variance < 1e-6
+    return jnp.where(flat, 0, (x - mean) * jax.lax.rsqrt(jnp.where(flat, 1, variance))) * self.scale
+
+
+def make_normalization(config: ml_collections.ConfigDict) -> Normalization:
+  """Reads how tiles are normalised; the scale must go with the initial weights.
+
+  Raises:
+    ValueError: Caffe's initial weights see almost nothing at scale 1 (the loss stays at ln N),
+      He's at scale 50 start at a loss of a hundred.
+  """
+  # Deviation: scale of normalised tiles: the paper names none; Caffe's initial weights and LRN
+  # expect values of tens, so its variants multiply by 50 as the authors' later code does.
+  scale, init = config.puzzle.tile_scale, config.model.init
+  if (init == 'caffe' and scale < 10) or (init == 'he' and scale > 10):
+    wanted = 'near 50' if init == 'caffe' else 'near 1'
+    raise ValueError(
+      f"puzzle.tile_scale = {scale} does not go with model.init = '{init}': it needs one {wanted}"
+    )
+  return Normalization(
+    kind=config.puzzle.normalization,
+    scale=scale,
+    global_mean=tuple(config.puzzle.global_mean),
+    global_std=config.puzzle.global_std,
+  )
+
+
+def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
+  """Makes or reads the permutation set `[N, T]`.
+
+  Raises:
+    ValueError: it cannot be had; it is too small for what is drawn from it.
+  """
+  c = config.permutations
+  if c.file:
+    permutations = permutation_sets.load_permutations(c.file, grid=config.puzzle.grid).permutations
+  else:
+    permutations = permutation_sets.make_permutations(
+      c.num,
+      method=c.method,
+      seed=c.seed,
+      grid=config.puzzle.grid,
+      ties=c.ties,
+      mean=c.mean,
+      min_distance=c.min_distance,
+    )
+  count, fixed = len(permutations), c.fixed_per_image
+  k = config.model.permutations_per_pass
+  if not 0 <= fixed <= count:
+    raise ValueError(
+      f'permutations.fixed_per_image = {fixed}: from 0 (all) to the {count} there are'
+    )
+  together = k * config.data.puzzles_per_image
+  if k < 1 or config.data.puzzles_per_image < 1 or together > (fixed or count):
+    raise ValueError(
+      f'model.permutations_per_pass = {k} times data.puzzles_per_image = '
+      f'{config.data.puzzles_per_image}: from 1 to the {fixed or count} permutations of an image'
+    )
+  return permutations
+
+
+def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.Cfn | cfn.Stacked:
+  """Builds the network.
+
+  Raises:
+    ValueError: an unknown name; tiles too small for the trunk; k > 1 for the stacked network.
+  """
+  c = config.model
+  if c.name not in cfn.NAMES:
+    raise ValueError(f"model.name = '{c.name}' is unknown: one of {', '.join(cfn.NAMES)}")
+  if config.compute_dtype not in DTYPES:
+    raise ValueError(f"compute_dtype = '{config.compute_dtype}': one of {', '.join(DTYPES)}")
+  if c.name == 'stacked' and c.permutations_per_pass > 1:
+    raise ValueError(
+      f'model.permutations_per_pass = {c.permutations_per_pass}: the stacked network sees all '
+      'tiles at once, 1 is the only choice'
+    )
+  alexnet.Initial(c.init, c.order)
+  alexnet.check_input_size(config.puzzle.tile_px, c.stride)
+  network = cfn.Cfn if c.name == 'cfn' else cfn.Stacked
+  return network(
+    num_permutations=num_permutations,
+    order=c.order,
+    init_name=c.init,
+    stride=c.stride,
+    width=c.width,
+    fc6_features=c.fc6_features,
+    fc7_features=c.fc7_features,
+    dropout=c.dropout,
+    dtype=jnp.dtype(config.compute_dtype),
+  )
+
+
+def open_data(config: ml_collections.ConfigDict) -> tuple[sources.Source, sources.Source]:
+  """Opens the training and the validation images.
+
+  Raises:
+    SourceError: what is wrong, where, and what would be right.
+  """
+  d = config.data
+  return sources.open_sources(
+    source=d.source,
+    root=d.root,
+    split=d.split,
+    val_root=d.val_root,
+    val_split=d.val_split,
+    val_fraction=d.val_fraction,
+    crops_per_photograph=d.crops_per_photograph,
+    val_crops_per_photograph=d.val_crops_per_photograph,
+    cache_dir=d.cache_dir,
+    refresh=d.refresh,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretext:
+  """All that a config's pretext task is made of, opened and checked."""
+
+  training: pipeline.Reader
+  validation: pipeline.Reader
+  permutations: np.ndarray  # uint8 [N, T]
+  visits: transform.MakePuzzle
+  normalization: Normalization
+  model: cfn.Cfn | cfn.Stacked
+
+  def init(self, seed: int) -> dict[str, Any]:
+    """Draws the network's parameters on the host."""
+    initial = alexnet.Initial(self.model.init_name, self.model.order)
+    return alexnet.draw_parameters(self.shapes(), initial, seed=seed)
+
+  def shapes(self) -> Any:
+    """Gives the shapes of the parameters."""
+    return alexnet.parameter_shapes(self.model, self.input_shape())
+
+  def input_shape(self) -> tuple[int, ...]:
+    """Gives the shape of one puzzle's tiles, as a batch of one."""
+    geometry = self.visits.geometry
+    return (1, geometry.tiles, geometry.tile_px, geometry.tile_px, 3)
+
+  def logits(self, params: Any, batch: tasks.Batch, key: jax.Array | None = None) -> jax.Array:
+    """Gives logits `[B, N]`, or `[B, k, N]`, of a batch; with a key, dropout is on."""
+    arguments = [self.normalization(batch['tiles'])]
+    if self.visits.puzzles > 1:
+      arguments.append(jnp.asarray(self.permutations, jnp.int32)[batch['label']])  # [B, k, T]
+    rngs = {} if key is None else {'dropout': key}
+    logits: Any = self.model.apply({'params': params}, *arguments, train=key is not None, rngs=rngs)
+    return logits
+
+
+def open_pretext(config: ml_collections.ConfigDict) -> Pretext:
+  """Opens the data, makes the set and the network; reads no image.
+
+  Raises:
+    ValueError: what is wrong in the config or with the data, and what would be right.
+  """
+  check_numbers(config)
+  geometry = transform.make_geometry(config)
+  normalization = make_normalization(config)
+  permutations = make_permutation_set(config)
+  model = make_model(config, len(permutations))
+  training, validation = open_data(config)
+  if not len(validation):
+    raise ValueError(
+      'there are no validation images: set data.val_root, or data.val_fraction above '
+      f'{config.data.val_fraction}'
+    )
+  # The decoder may halve a photograph that is larger than the puzzle needs.
+  whole = config.puzzle.crop_mode == 'whole'
+  read = functools.partial(
+    pipeline.Reader,
+    seed=config.seed,
+    min_side_px=config.puzzle.crop_px if whole else config.puzzle.resize_px,
+    on_bad_image=config.data.on_bad_image,
+  )
+  visits = transform.MakePuzzle(
+    geometry=geometry,
+    permutations=permutations,
+    puzzles=config.model.permutations_per_pass,
+    fixed_per_image=config.permutations.fixed_per_image,
+    seed=config.seed,
+  )
+  return Pretext(read(training), read(validation), permutations, visits, normalization, model)
+
+
+def check_numbers(config: ml_collections.ConfigDict) -> None:
+  """Raises ValueError for a number that no run can have, naming its field."""
+  positive = (
+    'batch_size eval_batch_size num_steps log_every_steps eval_every_steps '
+    'checkpoint_every_steps keep_latest learning_rate'
+  )
+  for name in positive.split():
+    if config[name] <= 0:
+      raise ValueError(f'{name} = {config[name]}: more than 0')
+  if config.seed < 0:
+    raise ValueError(f'seed = {config.seed}: 0 or more')
