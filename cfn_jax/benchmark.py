@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parser.parse_args(argv[1:])
   try:
     result = module.run(arguments)
-  except (ValueError, OSError) as error:
+  except (ValueError, OSError, RuntimeError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
   print(json.dumps(result))

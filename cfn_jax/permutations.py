@@ -121,6 +121,12 @@ def _get_shape(arguments: argparse.Namespace, tiles: int) -> tuple[int, int]:
 def run(arguments: argparse.Namespace) -> None:
   """Does what the options ask for; raises `PermutationError` before anything is written."""
   if arguments.table:
+    others = ('num', 'method', 'ties', 'mean', 'min_distance', 'grid', 'input', 'out', 'plot')
+    given = [name.replace('_', '-') for name in others if getattr(arguments, name)]
+    if given:
+      raise permutations.PermutationError(
+        f'--{given[0]} does not go with --table, which prints all methods; --seed does'
+      )
     from cfn_jax.jigsaw import permutation_table
 
     print(permutation_table.make_table(arguments.seed))

@@ -1,15 +1,18 @@
 """Loader processes: what is refused before they start, and bad images from end to end."""
 
 import os
+import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 import test_main
 from PIL import Image
 
-from cfn_jax.data import loading
+from cfn_jax.data import bad_images, images, loading, pipeline
 
 UNGUARDED = """
 from cfn_jax.data import loading
@@ -44,6 +47,61 @@ def test_batches_that_do_not_fit_into_shared_memory_are_refused_with_the_way_out
     loading.check_shared_memory(2, 2, 8 << 20)
   for part in ('64 MB free', '72 MB', 'data.num_workers', '--shm-size'):
     assert part in str(refused.value)
+
+
+LOADING = """
+import sys
+from cfn_jax.data import loading
+import numpy as np
+
+def make(number):
+  return np.full(1 << 20, number, np.uint8)
+
+if __name__ == '__main__':
+  made = loading.run_over(range(10**6), make, loading.Loading(num_workers=2), bytes_each=1 << 20)
+  for array in made:
+    print(array[0], flush=True)
+"""
+
+
+def _processes(mark):
+  """Gives the processes that were started with this mark in their environment."""
+  found = set()
+  for folder in pathlib.Path('/proc').iterdir():
+    try:
+      if folder.name.isdigit() and mark.encode() in (folder / 'environ').read_bytes():
+        found.add(int(folder.name))
+    except OSError:
+      continue
+  return found
+
+
+@pytest.mark.slow
+def test_a_parent_killed_at_any_moment_leaves_no_process_and_no_shared_memory(tmp_path):
+  script = tmp_path / 'script.py'
+  script.write_text(LOADING)
+  before = set(loading.SHARED_MEMORY.iterdir())
+  rng = np.random.default_rng(0)
+  for attempt, wait in enumerate(rng.uniform(0.3, 4.0, size=16)):
+    mark = f'CFN_TEST_LOADING={tmp_path.name}-{attempt}.'
+    name, value = mark.split('=')
+    process = subprocess.Popen(
+      [sys.executable, script],
+      env=os.environ | {'PYTHONPATH': str(test_main.REPOSITORY), name: value},
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+    )
+    time.sleep(wait)
+    process.send_signal(signal.SIGKILL if attempt % 2 else signal.SIGTERM)
+    process.wait()
+    deadline = time.monotonic() + 10
+    while _processes(mark):
+      assert time.monotonic() < deadline, f'{_processes(mark)} outlived their parent'
+      time.sleep(0.1)
+  deadline = time.monotonic() + 10
+  while left := set(loading.SHARED_MEMORY.iterdir()) - before:
+    assert time.monotonic() < deadline, f'{left} are left in shared memory'
+    time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +145,23 @@ def test_bad_images_are_skipped_and_listed_once(photographs, tmp_path):
   counted = {row['val_count'] for row in rows if 'val_count' in row}
   held_out = [name for name in ('07.jpg', '21.jpg') if name in result.stderr]
   assert len(counted) == 1 and held_out
+
+
+def test_a_name_of_any_bytes_is_listed_once_in_one_line(tmp_path):
+  class OneBad:
+    class_names, fingerprint, description = (), '', ''
+
+    def __len__(self):
+      return 1
+
+    def __getitem__(self, index):
+      raise images.BadImage('odd\tname\n\udcff.jpg', 'it is empty')
+
+  for _ in range(2):  # the second start finds it listed
+    listing = bad_images.BadImages(pipeline.Reader(OneBad(), 0))
+    listing.open(tmp_path)
+    listing(0)
+  assert (tmp_path / 'bad_images.tsv').read_bytes() == b'odd\\tname\\n\\udcff.jpg\tit is empty\n'
 
 
 def _run(photographs, tmp_path, *arguments):

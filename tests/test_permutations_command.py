@@ -91,6 +91,7 @@ def test_a_file_is_pruned_and_cut(tmp_path, shared_data):
     (['--grid=9'], 'must be 2 to 5'),
     (['--seed=-1'], 'seed=-1'),
     (['--nun=10'], 'unrecognized'),
+    (['--table', '--num=10'], 'does not go with --table'),
     (['--input=none.npy'], 'cannot be read'),
     (['--input=none.npy', '--method=max'], 'does not go with --input'),
     (['--num=10', '--out=FOLDER/none/set.npy'], 'cannot be written'),

@@ -25,7 +25,8 @@ class BadImages:
     """Names the folder of the list, and reads what an earlier start wrote there."""
     self._path = workdir / FILE
     if self._path.exists():
-      self._listed |= {line.partition('\t')[0] for line in self._path.read_text().splitlines()}
+      lines = self._path.read_text(encoding='ascii').splitlines()
+      self._listed |= {line.partition('\t')[0] for line in lines}
 
   def __call__(self, index: int) -> None:
     """Takes note of a record."""
@@ -36,10 +37,16 @@ class BadImages:
       name, reason = self._reader.decode(index)[0].name, 'it decodes now'
     except images.BadImage as error:
       name, reason = error.name, error.reason
+    name, reason = _escape(name), _escape(reason)
     if name in self._listed:
       return
     self._listed.add(name)
     logging.warning('%s: %s (skipped; %d so far)', name, reason, len(self._listed))
     if self._path is not None:
-      with self._path.open('a') as file:
+      with self._path.open('a', encoding='ascii') as file:
         file.write(f'{name}\t{reason}\n')
+
+
+def _escape(text: str) -> str:
+  """Writes what is not ASCII, and tabs and line ends, as escapes: names may hold any bytes."""
+  return text.encode('unicode_escape', 'surrogatepass').decode('ascii')

@@ -5,6 +5,7 @@ parent, and no shorter than it needs them. No JAX backend is started in here.
 """
 
 import dataclasses
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -83,7 +84,8 @@ def run_over(
     options = grain.MultiprocessingOptions(
       num_workers=workers, per_worker_buffer_size=loading.read_ahead_batches
     )
-    dataset = dataset.mp_prefetch(options, worker_init_fn=_start_worker)
+    start = functools.partial(_start_worker, os.getpid())
+    dataset = dataset.mp_prefetch(options, worker_init_fn=start)
   iterator = iter(dataset)
   try:
     yield from iterator
@@ -124,15 +126,14 @@ def check_shared_memory(workers: int, read_ahead: int, bytes_each: int) -> None:
     )
 
 
-def _start_worker(*_: int) -> None:
-  """Ties a loader process to its parent.
+def _start_worker(parent: int, *_: int) -> None:
+  """Ties a loader process to its parent, which may be gone already when the process gets here.
 
   It is deaf to the signals that a terminal or a scheduler sends to both, since the parent may still
   be saving; it is gone within a second of the parent's end, however that came.
   """
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
-  parent = os.getppid()
 
   def watch() -> None:
     while os.getppid() == parent:

@@ -257,7 +257,9 @@ def _flatten(
   """Gives one batch after the other, and reports the bad records in them."""
   bytes_each = 0
   if loading.num_workers and len(reader.source):
-    example = _transform(maker.transform, reader.train(0), 1)[0]
+    grey = np.zeros((64, 64, 3), np.uint8)  # any image: examples have one size
+    visit = Visit(grey, -1, 0, 'a grey image', make_rng(0, 0), -1)
+    example = _transform(maker.transform, visit, 1)[0]
     group = maker.group if isinstance(maker, _TrainingGroup) else 1
     bytes_each = sum(rows.nbytes for rows in example.values()) * len(maker.rows) * group
   made = run_over(numbers, maker, loading, bytes_each=bytes_each)

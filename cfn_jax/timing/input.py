@@ -37,7 +37,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   Raises:
     ValueError: options or images that no run can have.
   """
+  for name in ('batch', 'seconds', 'puzzles_per_image'):
+    if getattr(arguments, name) <= 0:
+      raise ValueError(f'--{name.replace("_", "-")}={getattr(arguments, name)}: more than 0')
   config = command.load_config(arguments.config)
+  if arguments.puzzles_per_image > config.permutations.num:
+    raise ValueError(
+      f'--puzzles-per-image={arguments.puzzles_per_image}: at most the {config.permutations.num} '
+      'permutations of the config'
+    )
   reader, make = open_input(arguments.images, config)
   loading = pipeline.Loading(num_workers=arguments.workers)
   figures: dict[str, Any] = {
