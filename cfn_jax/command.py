@@ -60,6 +60,7 @@ def load_config(text: str) -> ml_collections.ConfigDict:
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
   """Parses the command line; what is wrong in it ends the program in one short message."""
+  argv = _join_config(argv)
   named = [a for a in argv[1:] if a.lstrip('-').partition('=')[0] == 'config']
   others = [a for a in argv[1:] if a not in named]
   # The config comes first, wherever it stands: its fields can be set only once it is read.
@@ -70,7 +71,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     path = pathlib.Path(value.partition(':')[0])
     if flag.lstrip('-') == 'config' and not path.is_file():
       known = ', '.join(sorted(str(found) for found in pathlib.Path('configs').glob('*.py')))
-      fail(f"{argument}: there is no file '{path}'" + (f'; configs here: {known}' if known else ''))
+      fail(
+        f"{argument}: there is no file '{path}'"
+        + (f'; configs here: {known}' if known else '; run it in the clone')
+      )
   try:
     return flags.FLAGS(argv)
   except (AttributeError, KeyError) as error:  # ml_collections: no such field
@@ -81,6 +85,17 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     fail(f"the config has no field '{name}'")
   except Exception as error:  # the flags' own errors, and any that a config file raises
     fail(_shorten(str(error) or type(error).__name__))
+
+
+def _join_config(argv: Sequence[str]) -> list[str]:
+  """Writes `--config FILE` as `--config=FILE`."""
+  joined: list[str] = []
+  for argument in argv:
+    if joined[1:] and joined[-1] in ('--config', '-config'):
+      joined[-1] += f'={argument}'
+    else:
+      joined.append(argument)
+  return joined
 
 
 def _shorten(message: str) -> str:

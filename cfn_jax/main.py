@@ -42,7 +42,8 @@ def run_jigsaw(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict
     pretext = pretexts.open_pretext(config)
     made = jigsaw_task.make_task(config, pretext)
   pictures = run_pictures.make_pictures(pretext, chance_loss=made.chance_loss)
-  return run(dataclasses.replace(made, pictures=pictures), config, workdir)
+  made = dataclasses.replace(made, pictures=pictures, end_pictures=run_pictures.END)
+  return run(made, config, workdir)
 
 
 def run(
@@ -53,7 +54,11 @@ def run(
     loop.check(config)
   print_summary(made, workdir)
   with command.short_errors(*EXPECTED):
-    return loop.fit(made, config, workdir)
+    try:
+      return loop.fit(made, config, workdir)
+    except images.BadImage as error:
+      hint = '--config.data.on_bad_image=skip lists such files and goes on without them'
+      raise images.BadImage(error.name, f'{error.reason}; {hint}') from error
 
 
 TASKS = {'jigsaw': run_jigsaw}
@@ -86,9 +91,11 @@ def print_closing(figures: dict[str, Any], workdir: pathlib.Path) -> None:
   )
 
 
-def main(_: list[str]) -> None:
+def main(arguments: list[str]) -> None:
   """Reads the flags and runs the task."""
   config = CONFIG.value
+  if arguments[1:]:
+    command.fail(f"'{arguments[1]}' is no flag: flags begin with --")
   command.quiet_libraries()
   if config.task not in TASKS:
     command.fail(f"task = '{config.task}' is unknown: one of {', '.join(TASKS)}")
@@ -96,7 +103,17 @@ def main(_: list[str]) -> None:
   workdir = pathlib.Path(folder).expanduser().resolve()
   if config.deterministic:
     command.make_deterministic()
-  figures = TASKS[config.task](config, workdir)
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    command.fail(f'--workdir={workdir} cannot be made a folder: {error.strerror}')
+  try:
+    figures = TASKS[config.task](config, workdir)
+  except KeyboardInterrupt:
+    print(
+      f'stopped; the same command continues from the last checkpoint in {workdir}', file=sys.stderr
+    )
+    sys.exit(130)
   if figures:
     print_closing(figures, workdir)
   else:

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
     command.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
   with command.short_errors(ValueError, OSError):
-    pretext = pretexts.open_pretext(CONFIG.value)
+    pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     run_pictures.draw_training_puzzles(out, pretext)
   print(f'{out}: {pretext.training.source.description}', file=sys.stderr)

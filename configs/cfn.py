@@ -38,7 +38,7 @@ def _paper() -> ml_collections.ConfigDict:
   c.num_steps = 350_000  # steps of the whole run
   c.log_every_steps = 100  # a line of metrics.jsonl every so many steps
   c.eval_every_steps = 5_000  # an evaluation every so many steps, and at the end
-  c.checkpoint_every_steps = 5_000  # a checkpoint every so many steps, and at the end
+  c.checkpoint_every_steps = 5_000  # a checkpoint every so many steps, and at evaluations
   c.keep_latest = 2  # newest checkpoints kept
   c.keep_best = 1  # best checkpoints by val_accuracy kept besides them
   c.plateau_warning_steps = 20_000  # warn when the loss stays at chance for so long; 0: never
@@ -106,7 +106,7 @@ def _paper() -> ml_collections.ConfigDict:
   m.stride = 2  # of conv1
   m.width = 1.0  # channels of conv1 to conv5, times this
   m.fc6_features = 512  # of each tile
-  m.fc7_features = 4096
+  m.fc7_features = 4096  # of the whole puzzle
   m.dropout = 0.5  # after fc6 and fc7; 0: off
   m.permutations_per_pass = 1  # puzzles made of the features of one image's tiles
   return c
@@ -169,5 +169,5 @@ def _tiny(c: ml_collections.ConfigDict) -> None:
   c.warmup_steps = 50
   c.log_every_steps = 20
   c.eval_every_steps = 100
-  c.checkpoint_every_steps = 300
+  c.checkpoint_every_steps = 100
   c.plateau_warning_steps = 300

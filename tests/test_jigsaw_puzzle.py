@@ -503,6 +503,17 @@ def test_extreme_shapes_work_without_a_giant_intermediate(size, mode):
     assert made.crop.min() > 100
 
 
+@pytest.mark.parametrize('size', [(300, 40_000), (40_000, 300), (60, 33_000)])
+@pytest.mark.parametrize('mode', puzzle.CROP_MODES)
+def test_sides_beyond_opencvs_limit_of_32766_px_work(size, mode):
+  image = np.zeros((*size, 3), np.uint8)
+  image[size[0] // 2 - 20 : size[0] // 2 + 20, size[1] // 2 - 20 : size[1] // 2 + 20] = 200
+  cut = puzzle.sample_crop(image, vary(TEXT, crop_mode=mode), np.random.default_rng(0))
+  assert cut.shape == (225, 225, 3)
+  if mode == 'centre':
+    assert cut[112, 112].min() > 190 and cut[0, 0].max() < 210
+
+
 # Any grid, any geometry.
 
 

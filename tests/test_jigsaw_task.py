@@ -150,7 +150,7 @@ def test_scale_and_initial_weights_go_together():
     ('learning_rate', 0.0, 'learning_rate = 0.0: more than 0'),
     ('compute_dtype', 'int8', "compute_dtype = 'int8': one of float32, bfloat16"),
     ('model.name', 'vgg', "model.name = 'vgg' is unknown: one of cfn, stacked"),
-    ('model.init', 'xavier', "init 'xavier' is unknown"),
+    ('model.init', 'xavier', "model.init = 'xavier' is unknown"),
     ('model.permutations_per_pass', 11, 'permutations_per_pass = 11 .*from 1 to the 10'),
     ('data.puzzles_per_image', 11, 'puzzles_per_image = 11: from 1 to the 10'),
     ('permutations.fixed_per_image', 11, 'fixed_per_image = 11: from 0 .all. to the 10'),

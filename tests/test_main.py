@@ -187,7 +187,12 @@ BAD = {
   '--config.permutations.file=/does/not/exist.npy': '/does/not/exist.npy',
   '--config.model.name=resnet': "model.name = 'resnet' is unknown: one of cfn, stacked",
   '--config.model.init=caffe': "puzzle.tile_scale = 1.0 does not go with model.init = 'caffe'",
-  '--config.num_steps=0': 'num_steps = 0: more than 0',
+  '--config.num_steps=0': 'num_steps = 0: at least 1',
+  '--config.learning_rate=nan': 'learning_rate = nan',
+  '--config.model.dropout=1.5': 'model.dropout = 1.5: at most 0.99999',
+  '--config.model.stride=0': 'model.stride = 0: at least 1',
+  '--config.data.val_max_images=-1': 'data.val_max_images = -1: at least 0',
+  'config.batch_size=64': "'config.batch_size=64' is no flag",
   '--config.schedule=linear': "schedule = 'linear' is unknown: one of step, cosine",
   '--config.solver=adam': "solver = 'adam' is unknown: one of caffe, optax",
   '--config.compute_dtype=float16': "compute_dtype = 'float16': one of float32, bfloat16",
@@ -212,6 +217,27 @@ def test_bad_input_ends_in_a_short_message(arguments, tmp_path):
   assert not list((tmp_path / 'workdir').glob('checkpoints/*'))
 
 
+def test_a_workdir_that_is_a_file_is_refused_by_name(tmp_path):
+  (tmp_path / 'file').write_text('')
+  result = run(*SMALL, f'--workdir={tmp_path / "file"}')
+  assert result.returncode == 2
+  assert f'--workdir={tmp_path / "file"} cannot be made a folder' in result.stderr
+
+
+def test_the_config_may_follow_its_flag_after_a_space(tmp_path):
+  arguments = ['--config', 'configs/cfn.py:tiny', '--config.num_steps=0']
+  result = run(*arguments, f'--workdir={tmp_path / "workdir"}')
+  assert 'num_steps = 0: at least 1' in result.stderr
+
+
+def test_pictures_that_a_finished_run_lacks_are_drawn(finished):
+  workdir, _ = finished
+  before = (workdir / 'answers.png').read_bytes()
+  (workdir / 'answers.png').unlink()
+  assert run(*SMALL, f'--workdir={workdir}').returncode == 0
+  assert (workdir / 'answers.png').read_bytes() == before
+
+
 def test_the_paper_config_says_where_its_data_set_is_missing(tmp_path):
   result = run(f'--workdir={tmp_path / "workdir"}', f'--config.data.root={tmp_path}')
   assert result.returncode == 2
@@ -224,6 +250,24 @@ def test_fewer_images_than_a_batch_train_with_a_note(tmp_path):
   result = run(*SMALL, *arguments, f'--workdir={tmp_path / "workdir"}')
   assert result.returncode == 0, result.stderr
   assert '5 images fill no batch of 8' in result.stderr
+
+
+@pytest.mark.slow
+def test_eight_devices_learn_what_one_learns(tmp_path):
+  rows = {}
+  for devices in (1, 8):
+    workdir = tmp_path / str(devices)
+    result = run(*SMALL, f'--workdir={workdir}', devices=devices)
+    assert result.returncode == 0, result.stderr
+    rows[devices] = without_timings(read_rows(workdir))
+  for one, eight in zip(rows[1], rows[8], strict=True):
+    assert one.keys() == eight.keys()
+    for name in one:
+      assert eight[name] == pytest.approx(one[name], rel=1e-4), (one['step'], name)
+  more = ('--config.num_steps=7', f'--workdir={tmp_path / "8"}')
+  result = run(*SMALL, *more, devices=1)  # what eight devices saved goes on on one
+  assert result.returncode == 0, result.stderr
+  assert 'continuing from step 6 (changed: num_steps: 6, now 7)' in result.stderr
 
 
 @pytest.mark.slow

@@ -353,8 +353,8 @@ def test_drawn_parameters_are_a_function_of_seed_and_name():
 @pytest.mark.parametrize(
   ('init', 'order', 'message'),
   [
-    ('xavier', 'caffenet', "init 'xavier' is unknown: one of caffe, he"),
-    ('he', 'vgg', "order 'vgg' is unknown: one of caffenet, alexnet"),
+    ('xavier', 'caffenet', "model.init = 'xavier' is unknown: one of caffe, he"),
+    ('he', 'vgg', "model.order = 'vgg' is unknown: one of caffenet, alexnet"),
   ],
 )
 def test_unknown_initial_values_are_refused(init, order, message):

@@ -266,6 +266,8 @@ def _flatten(
   try:
     for batches in made:
       for batch in batches:
+        if loading.num_workers:  # out of the shared memory, which is free again at once
+          batch = {name: np.array(rows) for name, rows in batch.items()}  # noqa: PLW2901
         bad = batch.pop('bad')
         if on_bad is not None:
           for index in bad[bad >= 0]:

@@ -187,6 +187,8 @@ class Pretext:
   visits: transform.MakePuzzle
   normalization: Normalization
   model: cfn.Cfn | cfn.Stacked
+  group: int = 1  # steps in a row that share the decoded images
+  val_max_images: int = 0  # 0: all
 
   def init(self, seed: int) -> dict[str, Any]:
     """Draws the network's parameters on the host."""
@@ -212,8 +214,11 @@ class Pretext:
     return logits
 
 
-def open_pretext(config: ml_collections.ConfigDict) -> Pretext:
+def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -> Pretext:
   """Opens the data, makes the set and the network; reads no image.
+
+  Args:
+    evaluated: there must be validation images.
 
   Raises:
     ValueError: what is wrong in the config or with the data, and what would be right.
@@ -224,10 +229,10 @@ def open_pretext(config: ml_collections.ConfigDict) -> Pretext:
   permutations = make_permutation_set(config)
   model = make_model(config, len(permutations))
   training, validation = open_data(config)
-  if not len(validation):
+  if evaluated and not len(validation):
     raise ValueError(
-      'there are no validation images: set data.val_root, or data.val_fraction above '
-      f'{config.data.val_fraction}'
+      f'none of the {len(training)} images is held out for validation: name a second folder as '
+      f'data.val_root, or raise data.val_fraction above {config.data.val_fraction}'
     )
   # The decoder may halve a photograph that is larger than the puzzle needs.
   whole = config.puzzle.crop_mode == 'whole'
@@ -244,17 +249,60 @@ def open_pretext(config: ml_collections.ConfigDict) -> Pretext:
     fixed_per_image=config.permutations.fixed_per_image,
     seed=config.seed,
   )
-  return Pretext(read(training), read(validation), permutations, visits, normalization, model)
+  return Pretext(
+    training=read(training),
+    validation=read(validation),
+    permutations=permutations,
+    visits=visits,
+    normalization=normalization,
+    model=model,
+    group=config.data.puzzles_per_image,
+    val_max_images=config.data.val_max_images,
+  )
+
+
+# The numbers of a config that no other check covers: the least and the largest legal value.
+LIMITS = {
+  'seed': (0, 2**63 - 1),
+  'batch_size': (1, 2**20),
+  'eval_batch_size': (1, 2**20),
+  'num_steps': (1, 2**31 - 2),
+  'log_every_steps': (1, 2**31 - 2),
+  'eval_every_steps': (1, 2**31 - 2),
+  'checkpoint_every_steps': (1, 2**31 - 2),
+  'keep_latest': (1, 10**6),
+  'keep_best': (0, 10**6),
+  'plateau_warning_steps': (0, 2**31 - 2),
+  'learning_rate': (1e-12, 1e30),
+  'decay_factor': (0, 1),
+  'warmup_steps': (0, 2**31 - 2),
+  'momentum': (0, 0.99999),
+  'weight_decay': (0, 1),
+  'bias_rate': (0, 1e6),
+  'bias_decay': (0, 1e6),
+  'data.val_fraction': (0, 1),
+  'data.val_max_images': (0, 2**62),
+  'data.crops_per_photograph': (1, 10**7),
+  'data.val_crops_per_photograph': (1, 10**7),
+  'data.num_workers': (0, 1024),
+  'data.puzzles_per_image': (1, 10**6),
+  'model.stride': (1, 11),
+  'model.width': (0.01, 16),
+  'model.fc6_features': (1, 2**20),
+  'model.fc7_features': (1, 2**20),
+  'model.dropout': (0, 0.99999),
+  'model.permutations_per_pass': (1, 10**6),
+  'puzzle.global_std': (1e-6, 1e6),
+  'puzzle.tile_scale': (1e-6, 1e6),
+}
 
 
 def check_numbers(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError for a number that no run can have, naming its field."""
-  positive = (
-    'batch_size eval_batch_size num_steps log_every_steps eval_every_steps '
-    'checkpoint_every_steps keep_latest learning_rate'
-  )
-  for name in positive.split():
-    if config[name] <= 0:
-      raise ValueError(f'{name} = {config[name]}: more than 0')
-  if config.seed < 0:
-    raise ValueError(f'seed = {config.seed}: 0 or more')
+  """Raises ValueError for a number that no run can have, naming its field and the limit."""
+  for field, (least, largest) in LIMITS.items():
+    value = config
+    for name in field.split('.'):
+      value = value[name]
+    if not least <= value <= largest:  # nan lies nowhere
+      limit = f'at most {largest}' if value > largest else f'at least {least}'
+      raise ValueError(f'{field} = {value}: {limit}')

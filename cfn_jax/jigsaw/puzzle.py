@@ -7,6 +7,7 @@ in reading order.
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import cv2
@@ -249,6 +250,10 @@ def _resample(image: np.ndarray, box: tuple[float, float, float, float], side: i
   if shrinking > 2:
     rows, columns = slice(round(top), round(bottom)), slice(round(left), round(right))
     return cv2.resize(image[rows, columns], (side, side), interpolation=cv2.INTER_AREA)
+  # Only what is sampled, and its neighbours: OpenCV's limit is 32,766 px a side.
+  first_x, first_y = max(0, math.floor(left) - 1), max(0, math.floor(top) - 1)
+  image = image[first_y : math.ceil(bottom) + 1, first_x : math.ceil(right) + 1]
+  left, right, top, bottom = left - first_x, right - first_x, top - first_y, bottom - first_y
   samples = side if shrinking <= 1 else 2 * side
   step_x, step_y = (right - left) / samples, (bottom - top) / samples
   to_source = np.array([[step_x, 0, left + step_x / 2 - 0.5], [0, step_y, top + step_y / 2 - 0.5]])

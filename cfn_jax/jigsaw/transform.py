@@ -49,14 +49,22 @@ class MakePuzzle:
 
   def group(self, visit: pipeline.Visit, count: int) -> list[pipeline.Batch]:
     """Gives `count` examples of one visit, all with different permutations."""
+    return [self._arrays(self.sample(visit, row)) for row in self._draw_group(visit, count)]
+
+  def first_of_group(self, visit: pipeline.Visit, count: int) -> puzzle.Puzzle:
+    """Gives the first of the puzzles that `group` makes, with its crop; `count` 1: the only one."""
+    return (
+      self.sample(visit, self._draw_group(visit, count)[0]) if count > 1 else self.sample(visit)
+    )
+
+  def _draw_group(self, visit: pipeline.Visit, count: int) -> np.ndarray:
     labels = puzzle.sample_labels(
       len(self.permutations),
       visit.rng,
       puzzles=count * self.puzzles,
       allowed=self._allowed(visit),
     )
-    rows = labels.reshape(count, self.puzzles)
-    return [self._arrays(self.sample(visit, row)) for row in rows]
+    return labels.reshape(count, self.puzzles)
 
   def sample(self, visit: pipeline.Visit, labels: np.ndarray | None = None) -> puzzle.Puzzle:
     """Draws the puzzle of a visit, its crop included; `labels` are drawn too unless given."""

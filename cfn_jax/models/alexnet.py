@@ -48,9 +48,9 @@ class Initial:
 
   def __post_init__(self) -> None:
     if self.init not in INITS:
-      raise ValueError(f"init '{self.init}' is unknown: one of {', '.join(INITS)}")
+      raise ValueError(f"model.init = '{self.init}' is unknown: one of {', '.join(INITS)}")
     if self.order not in ORDERS:
-      raise ValueError(f"order '{self.order}' is unknown: one of {', '.join(ORDERS)}")
+      raise ValueError(f"model.order = '{self.order}' is unknown: one of {', '.join(ORDERS)}")
 
   def std(self, layer: str, kernel_shape: tuple[int, ...]) -> float:
     """Gives the standard deviation of a layer's weights; `kernel_shape` ends in `in, out`."""

@@ -9,12 +9,14 @@ import numpy as np
 
 from cfn_jax.data import pipeline
 from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import puzzle
 from cfn_jax.models import cfn
 from cfn_jax.pictures import puzzles
 from cfn_jax.training import metrics
 
 SHOWN_PUZZLES = 8
 SHOWN_ANSWERS = 16
+END = ('curves.png', 'answers.png')
 
 
 def make_pictures(
@@ -37,10 +39,11 @@ def make_pictures(
     puzzles.draw_answers(workdir / 'answers.png', shown, pretext.permutations, probabilities)
 
   def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
-    shown = [
-      puzzles.Shown(tiles, int(np.ravel(label)[0]), puzzles.lay_out(tiles), f'row {row}')
-      for row, (tiles, label) in enumerate(zip(batch['tiles'], batch['label']))
-    ]
+    shown = []
+    for row, (tiles, labels) in enumerate(zip(batch['tiles'], batch['label'])):
+      label = int(np.ravel(labels)[0])
+      in_order, shuffled = _both_ways(tiles, label, pretext)
+      shown.append(puzzles.Shown(shuffled, label, puzzles.lay_out(in_order), f'row {row}'))
     puzzles.draw_puzzles(workdir / 'bad_batch.png', shown[:64], pretext.permutations)
 
   return {'start': start, 'end': end, 'bad_batch': bad_batch}
@@ -48,26 +51,37 @@ def make_pictures(
 
 def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None:
   """Draws the first puzzles of a run."""
-  visits = [
-    pretext.training.train(position)
-    for position in range(min(SHOWN_PUZZLES, len(pretext.training.source)))
-  ]
-  puzzles.draw_puzzles(path, _show(visits, pretext), pretext.permutations)
+  count = min(SHOWN_PUZZLES, len(pretext.training.source))
+  visits = [pretext.training.train(position) for position in range(count)]
+  puzzles.draw_puzzles(path, _show(visits, pretext, group=pretext.group), pretext.permutations)
 
 
 def sample_validation_puzzles(pretext: pretexts.Pretext, count: int) -> list[puzzles.Shown]:
   """Gives `count` puzzles of the evaluation, spread evenly over the validation images."""
-  indices = np.unique(np.linspace(0, len(pretext.validation.source) - 1, count).astype(int))
-  visits = [pretext.validation.evaluate(int(index)) for index in indices]
-  return _show(visits, pretext)
+  images = min(
+    pretext.val_max_images or len(pretext.validation.source), len(pretext.validation.source)
+  )
+  indices = np.unique(np.linspace(0, images - 1, count).astype(int))
+  return _show([pretext.validation.evaluate(int(index)) for index in indices], pretext)
 
 
-def _show(visits: Sequence[pipeline.Visit], pretext: pretexts.Pretext) -> list[puzzles.Shown]:
+def _show(
+  visits: Sequence[pipeline.Visit], pretext: pretexts.Pretext, *, group: int = 1
+) -> list[puzzles.Shown]:
   shown = []
   for visit in visits:
-    made = pretext.visits.sample(visit)
+    made = pretext.visits.first_of_group(visit, group)
     label = int(made.labels[0])
-    in_order = pretext.visits.puzzles > 1  # then the network permutes the features itself
-    tiles = made.tiles[pretext.permutations[label]] if in_order else made.tiles
-    shown.append(puzzles.Shown(tiles, label, made.crop, visit.name))
+    _, shuffled = _both_ways(made.tiles, label, pretext)
+    shown.append(puzzles.Shown(shuffled, label, made.crop, visit.name))
   return shown
+
+
+def _both_ways(
+  tiles: np.ndarray, label: int, pretext: pretexts.Pretext
+) -> tuple[np.ndarray, np.ndarray]:
+  """Gives an example's tiles in reading order, and shuffled by the permutation of a label."""
+  permutation = pretext.permutations[label]
+  if pretext.visits.puzzles > 1:  # the network permutes the features itself
+    return tiles, tiles[permutation]
+  return puzzle.unshuffle(tiles, permutation), tiles

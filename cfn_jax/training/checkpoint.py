@@ -87,6 +87,16 @@ class Checkpoints:
     )
     return step
 
+  def changes(self, step: int, config: Mapping[str, Any]) -> str:
+    """Says which fields of the config differ from those that a step was made with."""
+    before, now = _flatten(self.meta(step)['config']), _flatten(json.loads(json.dumps(config)))
+    changed = [
+      f'{name}: {before.get(name)!r}, now {now.get(name)!r}'
+      for name in sorted({*before, *now})
+      if before.get(name) != now.get(name)
+    ]
+    return f' (changed: {"; ".join(changed)})' if changed else ''
+
   def save(
     self, step: int, state: Any, meta: Mapping[str, Any], figures: Mapping[str, float]
   ) -> None:
@@ -140,10 +150,22 @@ def check_fingerprint(saved: Mapping[str, Any], wanted: Mapping[str, Any], *, wh
     if saved.get(name) != ours.get(name)
   ]
   if differences:
+    more = [f'and {len(differences) - 2} more'] if len(differences) > 3 else []
+    listed = differences[: 2 if more else 3] + more
     raise CheckpointError(
       f'{where} was made with other settings; take another --workdir, or the old settings:\n  '
-      + '\n  '.join(differences)
+      + '\n  '.join(listed)
     )
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  flat: dict[str, Any] = {}
+  for name, value in tree.items():
+    if isinstance(value, Mapping):
+      flat |= _flatten(value, f'{prefix}{name}.')
+    else:
+      flat[prefix + name] = value
+  return flat
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -33,6 +33,7 @@ def fit(
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
     first = saver.find_start(task.fingerprint)
     if first >= config.num_steps:
+      _draw_end(task, config, workdir, saver, mesh)
       return {}
     state, train_step = start(task, config, mesh)
     if first:
@@ -45,6 +46,8 @@ def fit(
     row: dict[str, Any] = {}
     report: dict[str, jax.Array] = {}
     _open_workdir(task, workdir, fresh=first == 0)
+    if first:
+      writer.say(f'continuing from step {first}{saver.changes(first, config.to_dict())}')
 
     for step in range(first, config.num_steps + 1):
       fresh, last = step > first, step == config.num_steps
@@ -58,7 +61,7 @@ def fit(
 
       # ---- save
       with watch.paused():
-        if fresh and (last or step % config.checkpoint_every_steps == 0):
+        if fresh and (last or task.best in row or step % config.checkpoint_every_steps == 0):
           _check_finite(task, workdir, saver, report, step)
           saver.save(step, state, _describe(task, config), row)
       if last:
@@ -74,6 +77,7 @@ def fit(
       if not fresh:  # the first step was a compilation
         jax.block_until_ready(report)
         watch.restart()
+        writer.begin(step + 1)
 
       # ---- log
       row = {}
@@ -206,6 +210,20 @@ def _open_workdir(task: tasks.Task, workdir: pathlib.Path, *, fresh: bool) -> No
     task.record(workdir)
     if fresh:
       _draw(task, 'start', workdir)
+
+
+def _draw_end(
+  task: tasks.Task,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  saver: checkpoint.Checkpoints,
+  mesh: Mesh,
+) -> None:
+  """Draws the last pictures of a finished run where they are missing: it was ended before that."""
+  if all((workdir / name).exists() for name in task.end_pictures):
+    return
+  state = saver.restore(saver.latest(), start(task, config, mesh)[0])
+  _draw(task, 'end', workdir, jax.device_get(state.params))
 
 
 def _draw(task: tasks.Task, name: str, *arguments: Any) -> None:

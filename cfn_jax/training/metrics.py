@@ -82,6 +82,16 @@ class Writer:
     if warning:
       self._progress.say(warning)
 
+  def say(self, message: str) -> None:
+    """Prints a line above the progress bar."""
+    if self._enabled:
+      self._progress.say(message)
+
+  def begin(self, step: int) -> None:
+    """Starts the clock of the time left, once `step` is done and everything is compiled."""
+    if self._enabled:
+      self._progress.begin(step)
+
 
 class Plateau:
   """Notices a training loss that does not leave that of chance.
@@ -108,7 +118,7 @@ class Plateau:
       return (
         f'warning: from step {self._since} to {row["step"]} the training loss stayed within 1 % of '
         f'chance ({self._chance:.3f}): the network learns nothing yet. A larger learning_rate, '
-        'puzzle.tile_scale or another model.init may start it.'
+        'or another initialisation and scale of the input may start it.'
       )
     return ''
 
@@ -123,6 +133,12 @@ class Progress:
     self._bar = tqdm.tqdm(
       initial=start_step, total=num_steps, unit='step', disable=not sys.stderr.isatty()
     )
+
+  def begin(self, step: int) -> None:
+    """Starts the clock at a step."""
+    self._start, self._began = step, time.monotonic()
+    if not self._bar.disable:
+      self._bar.initial, self._bar.start_t = step, time.time()
 
   def show(self, row: Mapping[str, Any]) -> None:
     """Shows a row: losses, accuracies, throughput and the time left."""
@@ -174,10 +190,11 @@ class Stopwatch:
     self._steps += 1
 
   def figures(self, examples: Mapping[str, int]) -> Row:
-    """Gives `<name>_per_second` for the examples of a step, and the share of time that waited."""
-    if not self._steps:
-      return {}
-    seconds = time.perf_counter() - self._began
+    """Gives `<name>_per_second` for the examples of a step, and the share of time that waited.
+
+    All are 0 for a stretch without a step: the first, which is compiled, is not counted.
+    """
+    seconds = max(time.perf_counter() - self._began, 1e-9)
     rates = {f'{name}_per_second': self._steps * n / seconds for name, n in examples.items()}
     return rates | {'input_wait_fraction': min(1.0, self._waited / seconds)}
 

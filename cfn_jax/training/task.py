@@ -49,6 +49,7 @@ class Task:
     summary: rows of the start-up summary: (what, value).
     chance_loss: the loss of an untrained guess, for the plateau warning.
     record: (folder); writes what the run is made of, at each start.
+    end_pictures: the names of the files that 'end' draws.
     pictures: 'start': (folder); 'end': (folder, params); 'bad_batch': (folder, batch).
   """
 
@@ -68,3 +69,4 @@ class Task:
   chance_loss: float
   record: Callable[[pathlib.Path], None]
   pictures: Mapping[str, Callable[..., None]]
+  end_pictures: tuple[str, ...] = ()
