@@ -19,7 +19,7 @@ from cfn_jax.data import images, loading, sources
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.pictures import run as run_pictures
-from cfn_jax.training import checkpoint, devices, loop, task
+from cfn_jax.training import checkpoint, devices, loop, metrics, task
 
 CONFIG = command.define_config()
 EXPECTED = (
@@ -79,16 +79,19 @@ def print_summary(made: task.Task, workdir: pathlib.Path) -> None:
 
 
 def print_closing(figures: dict[str, Any], workdir: pathlib.Path) -> None:
-  """Prints the figures with which a run ended."""
-  if 'val_accuracy' not in figures:
+  """Prints the figures with which a run ended, and those of its best evaluation."""
+  rows = [row for row in metrics.read_rows(workdir / 'metrics.jsonl') if 'val_accuracy' in row]
+  if not rows or 'train_loss' not in figures:
     return
-  print(
-    f'finished at step {figures["step"]:,}: validation accuracy {figures["val_accuracy"]:.2%} '
-    f'(95 % interval {figures["val_accuracy_low"]:.2%} to {figures["val_accuracy_high"]:.2%}, '
-    f'{figures["val_count"]:,} puzzles), loss {figures["val_loss"]:.3f}; training loss '
-    f'{figures["train_loss"]:.3f}; everything is in {workdir}',
-    file=sys.stderr,
-  )
+  best = max(rows, key=lambda row: row['val_accuracy'])
+  for name, row in (('finished', figures), ('best', best)):
+    low, high = row['val_accuracy_low'], row['val_accuracy_high']
+    print(
+      f'{name} at step {row["step"]:,}: validation accuracy {row["val_accuracy"]:.2%} (95 % '
+      f'interval {low:.2%} to {high:.2%}, {row["val_count"]:,} puzzles), loss {row["val_loss"]:.3f}',
+      file=sys.stderr,
+    )
+  print(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}', file=sys.stderr)
 
 
 def main(arguments: list[str]) -> None:

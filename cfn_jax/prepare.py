@@ -31,6 +31,9 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument('--shards', type=int, default=0, help='0: one per 2,048 images, up to 512')
   parser.add_argument('--workers', type=int, default=0, help='processes; 0: one per core')
   parser.add_argument('--upsample', action='store_true', help='resize smaller images too')
+  parser.add_argument(
+    '--verify', action='store_true', help='check finished shards, make damaged ones again'
+  )
   flags = parser.parse_args(argv)
   try:
     index = prepare.prepare(
@@ -41,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
       num_shards=flags.shards,
       num_workers=flags.workers,
       upsample=flags.upsample,
+      verify=flags.verify,
     )
   except (prepare.PrepareError, SourceError) as error:
     print(f'prepare: {error}', file=sys.stderr)
@@ -49,13 +53,19 @@ def main(argv: list[str] | None = None) -> int:
     print('prepare: interrupted; the same command goes on with the next shard', file=sys.stderr)
     return 130
   for line in index['skipped'][:_SHOWN]:
-    print(f'left out: {line["name"]}: {line["reason"]}')
+    _print(f'left out: {line["name"]}: {line["reason"]}')
   size = sum(shard['bytes'] for shard in index['shards'])
-  print(
+  _print(
     f'{index["num_records"]:,} images, {size / 1e6:,.1f} MB, {len(index["shards"])} shards in '
     f'{flags.out}; {index["num_skipped"]:,} files left out'
   )
   return 0
+
+
+def _print(text: str) -> None:
+  """Prints a line that may hold file names: bytes that the output cannot show become escapes."""
+  encoding = sys.stdout.encoding or 'utf-8'
+  print(text.encode(encoding, 'backslashreplace').decode(encoding))
 
 
 if __name__ == '__main__':

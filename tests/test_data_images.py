@@ -385,6 +385,57 @@ def test_a_harmless_fault_hides_no_worse_one(fault):
     images.decode_image(data[:-2])
 
 
+def scan_start(data):
+  scan = data.index(b'\xff\xda')
+  return scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], 'big')
+
+
+@pytest.mark.parametrize('options', [{}, {'subsampling': 0}, {'optimize': True}])
+@pytest.mark.parametrize('part', ['middle', 'second half', 'whole'])
+def test_a_jpeg_with_a_stretch_of_zeros_does_not_pass(options, part):
+  data = bytearray(encode(scene(600, 800), 'JPEG', quality=95, **options))
+  middle = len(data) // 2
+  start = scan_start(data) + 9 if part == 'whole' else middle
+  stop = middle + 3000 if part == 'middle' else len(data) - 2
+  data[start:stop] = bytes(stop - start)
+  with pytest.raises(images.BadImage, match='zeros'):
+    images.decode_image(bytes(data), min_side_px=64)
+
+
+def test_a_progressive_jpeg_whose_second_half_is_zeros_does_not_pass():
+  data = bytearray(encode(scene(600, 800), 'JPEG', quality=75, progressive=True))
+  data[len(data) // 2 : -2] = bytes(len(data) - len(data) // 2 - 2)
+  with pytest.raises(images.BadImage, match='damaged'):
+    images.decode_image(bytes(data))
+
+
+@pytest.mark.parametrize('options', [{}, {'optimize': True}, {'progressive': True}])
+@pytest.mark.parametrize('mode', ['L', 'RGB', 'CMYK'])
+def test_zeros_that_stand_for_plain_background_are_no_damage(options, mode):
+  plain = Image.new('RGB', (1600, 1200), (255, 255, 255)).convert(mode)
+  data = encode(plain, 'JPEG', **options)
+  assert not options or bytes(512) in data
+  assert difference(images.decode_image(data), with_pillow(data)) == 0
+
+
+def test_zeros_in_the_header_or_after_the_end_are_no_damage():
+  data = FILES['baseline.jpg']
+  thumbnail = b'\xff\xe1\x10\x00' + data[:100] + bytes(0xFFE - 100)
+  for padded in (data[:2] + thumbnail + data[2:], data + bytes(5000), data + bytes(600) + data):
+    assert difference(images.decode_image(padded), with_pillow(data)) == 0
+
+
+def test_running_out_of_memory_says_nothing_about_the_picture(monkeypatch):
+  def exhaust(*_, **__):
+    raise MemoryError
+
+  monkeypatch.setattr(images.simplejpeg, 'decode_jpeg', exhaust)
+  monkeypatch.setattr(images.Image, 'open', exhaust)
+  for form in ('baseline.jpg', 'rgb.png'):
+    with pytest.raises(MemoryError):
+      images.decode_image(FILES[form])
+
+
 @pytest.mark.parametrize(
   ('data', 'reason'),
   [

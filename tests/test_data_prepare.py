@@ -1,5 +1,6 @@
 """Laws of preparing: each image once, resized and never enlarged; a run can end at any moment."""
 
+import errno
 import hashlib
 import io
 import json
@@ -17,7 +18,15 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from cfn_jax.data import array_records, images, prepare, prepare_shard, sources, tar_source
+from cfn_jax.data import (
+  array_records,
+  folder,
+  images,
+  prepare,
+  prepare_shard,
+  sources,
+  tar_source,
+)
 from cfn_jax.data.prepare_pool import PrepareError
 from cfn_jax.data.record import SourceError
 
@@ -148,6 +157,18 @@ def test_extreme_shapes_are_packed_or_left_out_with_a_reason(tmp_path):
   assert 'too long for a JPEG' in index['skipped'][0]['reason']
 
 
+def test_an_image_that_would_grow_too_long_is_refused_before_it_does(tmp_path, monkeypatch):
+  def grow(*_):
+    raise AssertionError('resized')
+
+  monkeypatch.setattr(images.Image.Image, 'resize', grow)
+  write(tmp_path / 'in' / 'wide.png', scene(3, 4000))
+  write(tmp_path / 'in' / 'normal.png', scene(60, 60))
+  index = run(tmp_path / 'in', tmp_path / 'up', short_side_px=60, upsample=True)
+  assert [line['name'] for line in index['skipped']] == ['wide.png']
+  assert '80000 x 60 px is too long for a JPEG' in index['skipped'][0]['reason']
+
+
 def test_the_result_does_not_depend_on_the_number_of_processes(photos, tmp_path):
   run(photos, tmp_path / 'one', num_workers=1)
   run(photos, tmp_path / 'two', num_workers=2)
@@ -173,6 +194,94 @@ def test_finished_shards_are_not_made_again_and_missing_ones_are(photos, tmp_pat
   path.write_bytes(path.read_bytes()[:-1])
   run(photos, out)
   assert made == [1, 3] and digests(out) == whole
+
+
+def test_a_shard_of_the_right_length_but_other_content_is_found_and_made_again(
+  photos, tmp_path, caplog
+):
+  out = tmp_path / 'out'
+  run(photos, out)
+  whole = digests(out)
+  path = out / 'shard-00002.array_record'
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  path.write_bytes(data)
+  run(photos, out)
+  assert digests(out) != whole and not caplog.text
+  run(photos, out, verify=True)
+  assert digests(out) == whole
+  (line,) = caplog.messages
+  assert line.startswith('shard 2 (') and 'SHA-256 differs' in line
+  run(photos, out, verify=True)
+  assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize('kind', ['folder', 'tar'])
+def test_a_fault_that_may_pass_ends_the_run_and_leaves_nothing_out(tmp_path, monkeypatch, kind):
+  files = {f'{i}.jpg': jpeg(i) for i in range(6)}
+  source = tmp_path / 'in'
+  if kind == 'tar':
+    source.write_bytes(make_tar(files))
+  else:
+    source.mkdir()
+    for name, data in files.items():
+      (source / name).write_bytes(data)
+  count = 0
+
+  def fail(*arguments):
+    nonlocal count
+    count += 1
+    if count == 4:
+      raise OSError(errno.EIO, 'Input/output error')
+    return open(*arguments)  # noqa: PTH123
+
+  module = {'folder': folder, 'tar': tar_source}[kind]
+  monkeypatch.setattr(module, 'open', fail, raising=False)
+  with pytest.raises(SourceError, match=r'in.*3\.jpg.*Input/output error') as caught:
+    run(source, tmp_path / 'out', num_shards=3)
+  assert 'cannot write' not in str(caught.value)
+  assert run(source, tmp_path / 'out', num_shards=3)['num_records'] == 6
+
+
+def test_running_out_of_memory_ends_the_run_and_leaves_nothing_out(photos, tmp_path, monkeypatch):
+  def exhaust(*_, **__):
+    raise MemoryError
+
+  with monkeypatch.context() as patch:
+    patch.setattr(images, '_decode_jpeg', exhaust)
+    with pytest.raises(PrepareError, match='not enough memory'):
+      run(photos, tmp_path / 'out')
+  assert run(photos, tmp_path / 'out')['num_records'] == 40
+
+
+@pytest.mark.parametrize('kind', ['folder', 'tar'])
+def test_other_pictures_of_the_same_names_are_not_mixed_in(tmp_path, kind):
+  places = []
+  for which in range(2):
+    files = {f'{i}.jpg': jpeg(10 * which + i) for i in range(6)}
+    path = tmp_path / f'in{which}'
+    if kind == 'tar':
+      path.write_bytes(make_tar(files))
+    else:
+      path.mkdir()
+      for name, data in files.items():
+        (path / name).write_bytes(data)
+        os.utime(path / name, (1000 + which, 1000 + which))
+    places.append(path)
+  run(places[0], tmp_path / 'out', num_shards=3)
+  (tmp_path / 'out' / 'shard-00001.json').unlink()
+  with pytest.raises(PrepareError, match='other sizes or modification times'):
+    run(places[1], tmp_path / 'out', num_shards=3)
+  assert run(places[0], tmp_path / 'out', num_shards=3)['num_records'] == 6
+
+
+def test_a_folder_begun_before_files_were_compared_goes_on(photos, tmp_path):
+  run(photos, tmp_path / 'out')
+  settings = tmp_path / 'out' / 'settings.json'
+  stated = json.loads(settings.read_text())
+  del stated['files']
+  settings.write_text(json.dumps(stated))
+  assert run(photos, tmp_path / 'out')['num_records'] == 40
 
 
 @pytest.mark.parametrize('moment', [0, 3, 11, 25, 41])
@@ -446,6 +555,31 @@ def test_tar_members_that_are_no_images_are_left_alone(tmp_path):
     '2.jpg': jpeg(3),
     '3.jpg': jpeg(3),
     long_name.removeprefix('d/'): jpeg(2),
+  }
+
+
+def test_a_hidden_tar_beside_class_tars_is_passed_over(tmp_path):
+  files = {'._n01.tar': b'a fork', 'n01.tar': make_tar({'1.jpg': jpeg(0), '._1.jpg': b'a fork'})}
+  (tmp_path / 'x.tar').write_bytes(make_tar({**files, '__MACOSX/n01.tar': b'a fork'}))
+  source = tar_source.open_tar(tmp_path / 'x.tar')
+  assert list(source.names) == ['1.jpg'] and source.left_out == []
+
+
+def test_tar_members_that_are_not_read_are_listed_with_a_reason(tmp_path):
+  inner = make_tar({'1.jpg': jpeg(0), '../2.jpg': jpeg(1)})
+  files = {'a/1.jpg': jpeg(2), '../../3.jpg': jpeg(3), '../read.me': b'x', 'n01.tar': inner}
+  (tmp_path / 'x.tar').write_bytes(make_tar(files))
+  with tarfile.open(tmp_path / 'x.tar', 'a') as tar:
+    for name in ('a/4.jpg', 'folder', 'n02.tar', 'read.me', '._5.jpg'):
+      link = tarfile.TarInfo(name)
+      link.type, link.linkname = tarfile.SYMTYPE, 'a/1.jpg'
+      tar.addfile(link)
+  index = run(tmp_path / 'x.tar', tmp_path / 'out')
+  assert index['num_records'] == 2 and index['num_skipped'] == 5
+  reasons = {line['name']: line['reason'] for line in index['skipped']}
+  assert reasons == {
+    **{name: 'its name leads out of the tar file' for name in ('../../3.jpg', 'n01/../2.jpg')},
+    **{n: 'it is a symbolic link (to a/1.jpg)' for n in ('a/4.jpg', 'folder', 'n02.tar')},
   }
 
 

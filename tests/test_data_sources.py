@@ -1,7 +1,10 @@
 """Laws of sources: every image once, in a stable order, under a stable name, in any process."""
 
+import errno
 import hashlib
+import json
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from cfn_jax.data import bundled, images, listing, prepare, sources
+from cfn_jax.data import array_records, bundled, folder, images, listing, prepare, sources
 from cfn_jax.data.record import SourceError
 
 
@@ -290,6 +293,56 @@ def test_a_folder_that_cannot_be_used_is_explained(tmp_path, bad, monkeypatch):
   assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize('number', ['EMFILE', 'ENFILE', 'EIO', 'ESTALE', 'ENOMEM'])
+def test_a_fault_that_may_pass_is_no_bad_image(tmp_path, monkeypatch, number):
+  write_images(tmp_path / 'data', ['1.jpg'])
+  train, _ = open_folder(tmp_path / 'data')
+
+  def refuse(path, *_):
+    raise OSError(getattr(errno, number), 'not now', path)
+
+  monkeypatch.setattr(folder, 'open', refuse, raising=False)
+  with pytest.raises(SourceError, match=r'data/1\.jpg cannot be read now: not now'):
+    train[0]
+
+
+def test_a_file_that_is_not_there_is_a_bad_image(tmp_path, monkeypatch):
+  write_images(tmp_path, [f'{i}.jpg' for i in range(4)])
+  train, _ = open_folder(tmp_path)
+  for i in range(3):
+    (tmp_path / f'{i}.jpg').unlink()
+  (tmp_path / '1.jpg').mkdir()
+  (tmp_path / '2.jpg').symlink_to('2.jpg')
+  for i in range(3):
+    with pytest.raises(images.BadImage, match=f'^{i}.jpg: cannot be read'):
+      train[i]
+
+  def refuse(path, *_):
+    raise PermissionError(errno.EACCES, 'Permission denied', path)
+
+  monkeypatch.setattr(folder, 'open', refuse, raising=False)
+  with pytest.raises(images.BadImage, match=r'^3\.jpg: cannot be read: Permission denied'):
+    train[3]
+
+
+def test_links_that_lead_nowhere_do_not_hide_the_rest(tmp_path):
+  root = tmp_path / 'data'
+  write_images(root, ['a/1.jpg'])
+  for name in ('self', 'a/self', 'a/2.jpg'):
+    (root / name).symlink_to(pathlib.PurePath(name).name)
+  (root / 'gone').symlink_to('nowhere')
+  (root / 'a' / '3.jpg').symlink_to('1.jpg/below')
+  (root / 'a' / '4.jpg').symlink_to('nowhere.jpg')
+  train, _ = open_folder(root)
+  assert [os.fsdecode(name) for name in train.names.encoded()] == [
+    *('a/1.jpg', 'a/2.jpg', 'a/3.jpg', 'a/4.jpg')
+  ]
+  assert train[0].data
+  for i in (1, 2, 3):
+    with pytest.raises(images.BadImage, match='cannot be read'):
+      train[i]
+
+
 def test_fractions_that_leave_nothing_or_mean_nothing_are_refused(tmp_path):
   write_images(tmp_path, ['1.jpg'])
   for fraction in (-0.1, 1.0, 7):
@@ -440,9 +493,43 @@ def test_damage_inside_a_shard_names_shard_and_record(records):
   data[first : first + 200] = bytes(200)
   path.write_bytes(data)
   train, _ = open_records(records, val_fraction=0)
-  with pytest.raises(images.BadImage, match=r'^a/015\.jpg: shard 1 .*damaged'):
+  with pytest.raises(SourceError, match=r'shard 1 .*a/015\.jpg.*same cfn_jax\.prepare.*--verify'):
     train[15]
   assert train[0].data
+
+
+def test_only_so_many_shards_are_open_at_a_time(records, monkeypatch):
+  monkeypatch.setattr(array_records, '_MOST_READERS', 2)
+  train, _ = open_records(records, val_fraction=0)
+  plain, _ = open_folder(records.parent / 'photos')
+  for i in (0, 15, 30, 45, 1, 16, 0, 59):
+    assert train[i].data == plain[i].data
+    links = (p.readlink() for p in pathlib.Path('/proc/self/fd').iterdir() if p.is_symlink())
+    assert sum(link.name.endswith('.array_record') for link in links) <= 2
+
+
+@pytest.mark.parametrize(
+  ('field', 'value'),
+  [
+    *[('version', None), ('version', 'one'), ('shards', None), ('shards', 7), ('shards', [7])],
+    *[('shards', [{'number': 0}]), ('class_names', None), ('class_names', [1]), ('checksum', 5)],
+  ],
+)
+def test_a_damaged_index_is_explained(records, field, value):
+  stated = json.loads((records / 'index.json').read_text())
+  stated[field] = value
+  if value is None:
+    del stated[field]
+  (records / 'index.json').write_text(json.dumps(stated))
+  with pytest.raises(SourceError, match=rf'index\.json is damaged: its .*{field}'):
+    open_records(records)
+
+
+@pytest.mark.parametrize('text', ['{}', '[]', '{"names": 3, "labels": 3}', '{"names": []}'])
+def test_a_damaged_index_of_a_shard_is_explained(records, text):
+  (records / 'shard-00002.json').write_text(text)
+  with pytest.raises(SourceError, match=r'the index of shard 2 of .* is damaged'):
+    open_records(records)
 
 
 def test_records_of_another_kind_or_unfinished_ones_are_refused(records, tmp_path):

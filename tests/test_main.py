@@ -22,6 +22,7 @@ SMALL = (
   '--config.schedule=step',
   '--config.warmup_steps=0',
   '--config.permutations.num=8',
+  '--config.model.permutations_per_pass=8',
   '--config.data.crops_per_photograph=10',
   '--config.data.val_crops_per_photograph=10',
   '--config.model.width=0.1',

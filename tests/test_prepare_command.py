@@ -1,5 +1,6 @@
 """The prepare command: what it prints, and how it refuses bad input."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -9,12 +10,13 @@ import pytest
 from PIL import Image
 
 
-def prepare(*arguments):
+def prepare(*arguments, **environment):
   return subprocess.run(
     [sys.executable, '-m', 'cfn_jax.prepare', *map(str, arguments)],
     capture_output=True,
     text=True,
     cwd=pathlib.Path(__file__).resolve().parent.parent,
+    env={**os.environ, **environment},
   )
 
 
@@ -38,6 +40,26 @@ def test_it_prepares_a_folder_and_says_what_it_did(photos, tmp_path):
   assert '7/7' in result.stderr  # the progress bar
   again = prepare(f'--source={photos}', f'--out={tmp_path / "out"}', '--short-side=32')
   assert again.returncode == 0 and again.stdout.splitlines()[-1].startswith('6 images, ')
+
+
+@pytest.mark.parametrize('encoding', ['utf-8:strict', 'ascii:strict'])
+def test_a_name_that_the_output_cannot_show_is_printed_with_escapes(photos, tmp_path, encoding):
+  (photos / os.fsdecode(b'\xff.jpg')).write_text('this is no picture')
+  out = f'--out={tmp_path / "out"}'
+  result = prepare(f'--source={photos}', out, PYTHONIOENCODING=encoding)
+  assert result.returncode == 0, result.stderr
+  assert r'left out: \udcff.jpg: ' in result.stdout and 'Traceback' not in result.stderr
+
+
+def test_verify_makes_a_damaged_shard_again_and_names_it(photos, tmp_path):
+  arguments = (f'--source={photos}', f'--out={tmp_path / "out"}', '--verify')
+  assert prepare(*arguments).returncode == 0
+  path = tmp_path / 'out' / 'shard-00000.array_record'
+  whole = path.read_bytes()
+  path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+  result = prepare(*arguments)
+  assert result.returncode == 0 and path.read_bytes() == whole
+  assert 'shard 0 (' in result.stderr and 'made again' in result.stderr
 
 
 @pytest.mark.parametrize(

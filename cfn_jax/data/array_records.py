@@ -10,11 +10,12 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import resource
 from typing import Any
 
 import numpy as np
 
-from cfn_jax.data import folder, images, listing
+from cfn_jax.data import folder, listing
 from cfn_jax.data.record import Record, SourceError, check_index
 
 FORMAT = 'cfn_jax records'
@@ -24,6 +25,10 @@ SETTINGS = 'settings.json'
 # No read-ahead: records are read one at a time, in shuffled order.
 _READER_OPTIONS = 'readahead_buffer_size:0'
 _MEND = 'Run the same cfn_jax.prepare command again: it makes what is missing'
+# Opening a shard takes as long as reading ten records, so many stay open; each takes a file
+# descriptor, of which a process may have few.
+_MOST_READERS = min(512, max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+_NUMBERS = ('number', 'records', 'bytes')
 
 
 def shard_stem(number: int) -> str:
@@ -78,14 +83,20 @@ class RecordsSource:
     name = self._names[place]
     try:
       data = self._reader(shard).read([place - self._starts[shard]])[0]
+    except MemoryError:
+      raise
     except Exception as error:  # riegeli's errors have no common type
+      # Never a bad image: the fault may pass, and a shard can be made again.
       reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-      file = f'{shard_stem(shard)}.array_record'
-      raise images.BadImage(name, f'shard {shard} ({file}) is damaged: {reason}') from None
+      raise SourceError(
+        f'shard {shard} ({self.root}/{shard_stem(shard)}.array_record) cannot be read at {name}: '
+        f'{reason}. If it is damaged, run the same cfn_jax.prepare command again with --verify: it '
+        'makes that shard again'
+      ) from None
     return Record(data, name, int(self._labels[place]))
 
   def _reader(self, shard: int) -> Any:
-    reader = self._readers.get(shard)
+    reader = self._readers.pop(shard, None)
     if reader is None:
       from array_record.python import array_record_module
 
@@ -93,7 +104,9 @@ class RecordsSource:
       reader = array_record_module.ArrayRecordReader(
         str(path), options=_READER_OPTIONS, file_reader_buffer_size=1 << 15
       )
-      self._readers[shard] = reader
+    self._readers[shard] = reader  # the last used comes last
+    while len(self._readers) > _MOST_READERS:
+      self._readers.pop(next(iter(self._readers)), None)
     return reader
 
 
@@ -155,25 +168,26 @@ def load_index(root: pathlib.Path) -> Index:
   """
   stated = _load_summary(root)
   names, labels, starts, total = [], [], [], 0
-  for shard in stated['shards']:
-    number, stem = shard['number'], shard_stem(shard['number'])
+  for number, shard in enumerate(stated['shards']):
+    stem = shard_stem(number)
     starts.append(total)
     total += shard['records']
     try:
       columns = json.loads((root / f'{stem}.json').read_bytes())
+      counts = len(columns['names']), len(columns['labels'])
       size = (root / f'{stem}.array_record').stat().st_size if shard['records'] else 0
     except OSError as error:
       raise SourceError(
         f'shard {number} of {root} is missing ({error.strerror}). {_MEND}'
       ) from None
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
       raise SourceError(f'the index of shard {number} of {root} is damaged. {_MEND}') from None
     if size != shard['bytes']:
       raise SourceError(
         f'shard {number} ({root / stem}.array_record) is cut short or changed: it has {size:,} '
         f'bytes, its index says {shard["bytes"]:,}. {_MEND}'
       )
-    if len(columns['names']) != shard['records']:
+    if counts != (shard['records'], shard['records']):
       raise SourceError(f'the index of shard {number} of {root} belongs to another run. {_MEND}')
     names.extend(columns['names'])
     labels.extend(columns['labels'])
@@ -208,9 +222,25 @@ def _load_summary(root: pathlib.Path) -> dict[str, Any]:
       f'{root} holds no {INDEX} that cfn_jax.prepare wrote; for the ArrayRecord files of TFDS use '
       "data.source = 'tfds', for image files 'folder'"
     )
-  if stated['version'] != VERSION:
+  if isinstance(stated.get('version'), int) and stated['version'] != VERSION:
     raise SourceError(
       f'{root} has version {stated["version"]} of the format, this program reads {VERSION}: '
       'prepare it again'
     )
+  wrong = _wrong_field(stated)
+  if wrong:
+    raise SourceError(f'{root / INDEX} is damaged: its {wrong} is missing or wrong. {_MEND}')
   return stated
+
+
+def _wrong_field(stated: dict[str, Any]) -> str:
+  """The first field of an index that a reader needs and cannot use; '' if all are there."""
+  for field, kind in (('version', int), ('shards', list), ('class_names', list), ('checksum', str)):
+    if not isinstance(stated.get(field), kind):
+      return field
+  for number, shard in enumerate(stated['shards']):
+    if not isinstance(shard, dict) or not all(isinstance(shard.get(k), int) for k in _NUMBERS):
+      return f'entry {number} of shards'
+    if shard['number'] != number:
+      return f'entry {number} of shards'
+  return '' if all(isinstance(name, str) for name in stated['class_names']) else 'class_names'

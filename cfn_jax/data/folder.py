@@ -5,6 +5,7 @@ the classes, numbered in sorted order. Validation images come from a second fold
 by a hash of the relative path: adding a file moves no other file between the splits.
 """
 
+import errno
 import hashlib
 import os
 import pathlib
@@ -13,6 +14,12 @@ import numpy as np
 
 from cfn_jax.data import images, listing
 from cfn_jax.data.record import Record, SourceError, check_index
+
+# Errors that say something about the file. Others (too many open files, a disk that is not
+# answering) may be gone the next time, and then the same record would give another image.
+_FILE_FAULTS = frozenset(
+  (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+)
 
 
 class FileSource:
@@ -49,8 +56,28 @@ class FileSource:
       with open(os.path.join(self.root, name), 'rb') as file:  # noqa: PTH118, PTH123  (faster)
         data = file.read()
     except OSError as error:
-      raise images.BadImage(name, f'cannot be read: {error.strerror}') from None
+      if error.errno in _FILE_FAULTS:
+        raise images.BadImage(name, f'cannot be read: {error.strerror}') from None
+      raise _unreadable(self.root, name, error) from None
     return Record(data, name, int(self.labels[index]))
+
+  def stamp(self) -> str:
+    """Digests the size and modification time of each file; -1 where there is none."""
+    digest = hashlib.sha256()
+    for name in self.names:
+      try:
+        status = os.stat(os.path.join(self.root, name))  # noqa: PTH116, PTH118  (faster)
+        size, mtime = status.st_size, status.st_mtime_ns
+      except OSError as error:
+        if error.errno not in _FILE_FAULTS:
+          raise _unreadable(self.root, name, error) from None
+        size, mtime = -1, -1
+      digest.update(f'{size} {mtime}\n'.encode())
+    return digest.hexdigest()[:32]
+
+
+def _unreadable(root: str, name: str, error: OSError) -> SourceError:
+  return SourceError(f'{root}/{name} cannot be read now: {error.strerror or error}')
 
 
 def open_folder(

@@ -3,7 +3,9 @@
 The first step of the flow: bytes of a file or a record -> image uint8 [H, W, 3]. The content
 decides the format, never the name. JPEG (grey, CMYK, YCCK, progressive, Adobe markers), PNG, WebP,
 GIF, BMP and TIFF; of several frames the first. EXIF orientation is applied, colour profiles are
-not. A damaged or cut file raises `BadImage`; it never gives a picture.
+not. A cut file raises `BadImage`, and so does a damaged one wherever its format lets that be seen.
+A JPEG has no checksums, so changed bytes in its picture data may pass; of stretches of zeros, which
+lost disk blocks leave, those in ordinary (sequential) JPEGs do not.
 
 JPEGs take a fast strict path (simplejpeg, which stops at the first warning of libjpeg-turbo). What
 that refuses for a harmless reason takes a tolerant one: the header is cleaned and decoded strictly
@@ -73,6 +75,7 @@ def decode_image(
 
   Raises:
     BadImage: the data is empty, damaged, cut short, not a picture, or larger than `MAX_PIXELS`.
+    MemoryError: there is none left now, which says nothing about the picture.
   """
   try:
     if wholeness.is_jpeg(data):
@@ -81,7 +84,7 @@ def decode_image(
   except BadImage as error:
     raise BadImage(name, error.reason) from error.__cause__
   except MemoryError:
-    raise BadImage(name, 'there is not enough memory to decode it') from None
+    raise
   except Exception as error:  # on damaged data Pillow's plugins raise anything
     raise BadImage(name, _one_line(error)) from error
 
@@ -102,16 +105,27 @@ def resize_short_side(
   short = min(height, width)
   if short == short_side_px or (short < short_side_px and not upsample):
     return image
-  new_height = max(1, round(height * short_side_px / short))
-  new_width = max(1, round(width * short_side_px / short))
+  new_height, new_width = resized_sides(height, width, short_side_px)
   if new_height * new_width > MAX_PIXELS:
     raise BadImage('', f'{width} x {height} px would grow to {new_width} x {new_height} px')
   resized = Image.fromarray(image).resize((new_width, new_height), Image.Resampling.BICUBIC)
   return np.asarray(resized)
 
 
+def resized_sides(height: int, width: int, short_side_px: int) -> tuple[int, int]:
+  """The height and width of a picture whose short side becomes `short_side_px`, aspect kept.
+
+  >>> resized_sides(300, 600, 100)
+  (100, 200)
+  """
+  short = min(height, width)
+  return max(1, round(height * short_side_px / short)), max(1, round(width * short_side_px / short))
+
+
 def _decode_jpeg(data: bytes, min_side_px: int) -> np.ndarray:
   """The fast strict path, then the tolerant one for harmless faults."""
+  if wholeness.is_zeroed_jpeg(data):
+    raise BadImage('', 'the JPEG is damaged (a stretch of its picture data is zeros)')
   try:
     return _decode_jpeg_strictly(data, min_side_px)
   except ValueError as error:
@@ -125,10 +139,10 @@ def _decode_jpeg(data: bytes, min_side_px: int) -> np.ndarray:
     if isinstance(error, BadImage):
       raise
     reason = str(error)
-  if reason.endswith('extraneous bytes before marker 0xd9'):
-    return _decode_jpeg_with_pillow(
-      cleaned, min_side_px
-    )  # every block was there, then some bytes too many
+  too_long = reason.endswith('extraneous bytes before marker 0xd9')
+  if too_long and wholeness.ZEROS not in cleaned[: cleaned.find(b'\xff\xd9')]:
+    # Every block was there, then some bytes too many, and no stretch of zeros was taken for blocks.
+    return _decode_jpeg_with_pillow(cleaned, min_side_px)
   if 'Premature end' in reason or 'premature end' in reason:
     raise BadImage('', f'the JPEG is cut short ({reason})')
   raise BadImage('', f'the JPEG is damaged ({reason})')

@@ -7,6 +7,7 @@ one `stat` per folder, not per file. Where a file system does not keep these tim
 mounts), ask for a refresh.
 """
 
+import errno
 import hashlib
 import itertools
 import json
@@ -140,15 +141,26 @@ def _walk(root: pathlib.Path) -> tuple[list[str], dict[str, int], list[str]]:
           name = f'{folder}/{entry.name}' if folder else entry.name
           if entry.name.startswith('.') or entry.name == '__MACOSX':
             continue
-          if entry.is_dir():
+          if _is_folder(entry):
             (links if entry.is_symlink() else pending).append(name)
           elif not entry.name.lower().endswith(SUFFIXES):
             others.append(name)
-          elif entry.is_file() or entry.is_symlink():  # a dead link is a bad image, not no image
+          elif entry.is_symlink() or entry.is_file():  # a dead link is a bad image, not no image
             found.append(name)
     except OSError as error:
       raise SourceError(f'cannot list {root / folder}: {error.strerror}') from None
   return found, folders, others
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+  """Whether an entry is a folder or leads to one; a link that leads nowhere is none."""
+  try:
+    return entry.is_dir()
+  except OSError as error:
+    nowhere = error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
+    if nowhere or (error.errno == errno.EACCES and entry.name.lower().endswith(SUFFIXES)):
+      return False
+    raise
 
 
 def _cache_path(root: pathlib.Path, cache_dir: str) -> pathlib.Path:

@@ -267,7 +267,7 @@ def _flatten(
     for batches in made:
       for batch in batches:
         if loading.num_workers:  # out of the shared memory, which is free again at once
-          batch = {name: np.array(rows) for name, rows in batch.items()}  # noqa: PLW2901
+          batch = {name: np.array(rows) for name, rows in batch.items()}
         bad = batch.pop('bad')
         if on_bad is not None:
           for index in bad[bad >= 0]:

@@ -10,6 +10,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import logging
 import math
 import os
 import pathlib
@@ -23,11 +24,13 @@ import tqdm
 from cfn_jax.data import array_records, folder, listing, prepare_pool, prepare_shard, tar_source
 from cfn_jax.data.prepare_pool import PrepareError
 from cfn_jax.data.prepare_shard import Settings, write_json
-from cfn_jax.data.record import Source
+from cfn_jax.data.record import Source, SourceError
 
-# Shards are what an interrupted run does again, and what a loader process keeps open.
+# Shards are what an interrupted run does again, and files that loader processes open.
 _IMAGES_PER_SHARD = 2048
 _MOST_SHARDS = 512
+
+_log = logging.getLogger(__name__)
 
 
 def prepare(
@@ -39,6 +42,7 @@ def prepare(
   num_shards: int = 0,
   num_workers: int = 0,
   upsample: bool = False,
+  verify: bool = False,
   show_progress: bool = True,
 ) -> dict[str, Any]:
   """Prepares a folder or tar of images and returns the content of `index.json`.
@@ -51,11 +55,13 @@ def prepare(
     num_shards: 0 for one per 2,048 images, 512 at most.
     num_workers: processes; 0 for one per core, 1 for none beside this one.
     upsample: resizes smaller images too.
+    verify: reads all finished shards again, and remakes those whose SHA-256 differs.
     show_progress: draws a bar on stderr.
 
   Raises:
-    SourceError: the source cannot be opened.
-    PrepareError: settings are out of range or differ from an earlier run's, or the disk is full.
+    SourceError: the source cannot be opened, or not be read on.
+    PrepareError: settings are out of range or differ from an earlier run's, or disk or memory is
+      full.
   """
   if short_side_px < 0 or num_shards < 0 or num_workers < 0 or not 1 <= quality <= 100:
     raise PrepareError(
@@ -64,28 +70,36 @@ def prepare(
     )
   folder_out = pathlib.Path(out).expanduser()
   _check_out(folder_out)
-  opened, shape = _open_source(pathlib.Path(source).expanduser())
+  opened = _open_source(pathlib.Path(source).expanduser())
+  stamp = opened.stamp()
   wanted = num_shards or min(_MOST_SHARDS, math.ceil(len(opened) / _IMAGES_PER_SHARD))
   settings = Settings(short_side_px, quality, upsample, min(wanted, len(opened)))
   try:
     folder_out.mkdir(parents=True, exist_ok=True)
     with _only_run(folder_out):
-      _claim(folder_out, opened, settings)
-      return _run(opened, shape, folder_out, settings, num_workers, show_progress)
+      _claim(folder_out, opened, stamp, settings)
+      return _run(opened, folder_out, settings, num_workers, verify, show_progress)
   except prepare_shard.DiskFullError as error:
     raise PrepareError(_disk_full(folder_out, len(opened), settings, error)) from None
+  except MemoryError:
+    raise PrepareError(
+      'there is not enough memory to go on; finished shards are valid. Run the same command again, '
+      'with fewer workers'
+    ) from None
   except OSError as error:
-    raise PrepareError(f'cannot write {folder_out}: {error.strerror}') from None
+    raise PrepareError(f'cannot write {folder_out}: {error.strerror or error}') from None
 
 
-def _open_source(path: pathlib.Path) -> tuple[Source, tuple[str, ...]]:
-  """Opens a folder or tar, with its class names."""
-  if path.is_file():
-    packed = tar_source.open_tar(path)
-    return packed, packed.class_names
+def _open_source(path: pathlib.Path) -> folder.FileSource | tar_source.TarSource:
+  """Opens a folder or tar."""
+  try:
+    packed = path.is_file()
+  except OSError as error:
+    raise SourceError(f'cannot read {path}: {error.strerror or error}') from None
+  if packed:
+    return tar_source.open_tar(path)
   names, _ = listing.scan_images(path)
-  images = folder.labelled(path, names, folder.class_folders(names))
-  return images, images.class_names
+  return folder.labelled(path, names, folder.class_folders(names))
 
 
 def _check_out(out: pathlib.Path) -> None:
@@ -108,7 +122,7 @@ def _leftovers(out: pathlib.Path) -> list[pathlib.Path]:
   return [path for pattern in patterns for path in out.glob(pattern)]
 
 
-def _claim(out: pathlib.Path, source: Source, settings: Settings) -> None:
+def _claim(out: pathlib.Path, source: Source, stamp: str, settings: Settings) -> None:
   """Writes what this folder is going to hold, or compares it with what it says."""
   stated = {
     'format': array_records.FORMAT,
@@ -116,6 +130,7 @@ def _claim(out: pathlib.Path, source: Source, settings: Settings) -> None:
     **dataclasses.asdict(settings),
     'num_images': len(source),
     'source': source.fingerprint,
+    'files': stamp,
   }
   path = out / array_records.SETTINGS
   if not path.is_file():
@@ -123,31 +138,40 @@ def _claim(out: pathlib.Path, source: Source, settings: Settings) -> None:
     return
   try:
     earlier = json.loads(path.read_bytes())
+    stated['files'] = stamp if 'files' in earlier else None  # folders of old have no stamp
     differing = [key for key in stated if earlier.get(key) != stated[key]]
-  except (ValueError, AttributeError):
+  except (ValueError, AttributeError, TypeError):
     raise PrepareError(f'{path} is damaged; delete {out} and start again') from None
-  if differing == ['source']:
+  if set(differing) <= {'source', 'files'} and 'source' in differing:
     raise PrepareError(f'the images of the source are not those that {out} was begun with')
+  if differing == ['files']:
+    raise PrepareError(
+      f'the source has files of the names that {out} was begun with, but of other sizes or '
+      'modification times. Give the same source, or another --out'
+    )
   if differing:
-    now = ', '.join(f'{key} = {stated[key]}' for key in differing if key != 'source')
-    then = ', '.join(f'{key} = {earlier.get(key)}' for key in differing if key != 'source')
+    hidden = ('source', 'files')
+    now = ', '.join(f'{key} = {stated[key]}' for key in differing if key not in hidden)
+    then = ', '.join(f'{key} = {earlier.get(key)}' for key in differing if key not in hidden)
     raise PrepareError(
       f'{out} was begun with {then}; this run has {now}. Give the same settings, or another --out'
     )
 
 
 def _run(
-  source: Source,
-  class_names: tuple[str, ...],
+  source: folder.FileSource | tar_source.TarSource,
   out: pathlib.Path,
   settings: Settings,
   num_workers: int,
+  verify: bool,
   show_progress: bool,
 ) -> dict[str, Any]:
   """Makes the shards that are missing, then the index."""
   bounds = np.linspace(0, len(source), settings.num_shards + 1).astype(int).tolist()
   shards = {n: range(bounds[n], bounds[n + 1]) for n in range(settings.num_shards)}
   entries = {n: entry for n in shards if (entry := _finished(out, n)) is not None}
+  if verify:
+    entries = _verified(out, entries, show_progress)
   missing = {n: places for n, places in shards.items() if n not in entries}
   for leftover in _leftovers(out):
     leftover.unlink(missing_ok=True)
@@ -164,7 +188,7 @@ def _run(
       made = _make_here(source, missing, out, settings, bar)
     for entry in made:
       entries[entry['number']] = entry
-  return _write_index(out, [entries[n] for n in sorted(entries)], class_names, settings)
+  return _write_index(out, [entries[n] for n in sorted(entries)], source, settings)
 
 
 def _num_cores() -> int:
@@ -186,6 +210,29 @@ def _finished(out: pathlib.Path, number: int) -> dict[str, Any] | None:
     return None
 
 
+def _verified(
+  out: pathlib.Path, entries: dict[int, dict[str, Any]], show_progress: bool
+) -> dict[int, dict[str, Any]]:
+  """The entries whose shards have the SHA-256 that they state; names the others."""
+  sound = {}
+  bar = tqdm.tqdm(entries.items(), 'verify', unit='shard', disable=not show_progress)
+  for number, entry in bar:
+    path = out / f'{array_records.shard_stem(number)}.array_record'
+    digest = hashlib.sha256()
+    if entry['records']:
+      try:
+        with path.open('rb') as file:
+          digest = hashlib.file_digest(file, 'sha256')
+      except OSError as error:
+        _log.warning('shard %d (%s) cannot be read (%s); it is made again', number, path, error)
+        continue
+    if digest.hexdigest() == entry['sha256']:
+      sound[number] = entry
+    else:
+      _log.warning('shard %d (%s) is damaged: its SHA-256 differs; it is made again', number, path)
+  return sound
+
+
 def _make_here(
   source: Source, missing: dict[int, range], out: pathlib.Path, settings: Settings, bar: Any
 ) -> Iterator[dict[str, Any]]:
@@ -202,14 +249,17 @@ def _make_here(
 def _write_index(
   out: pathlib.Path,
   entries: list[dict[str, Any]],
-  class_names: tuple[str, ...],
+  source: folder.FileSource | tar_source.TarSource,
   settings: Settings,
 ) -> dict[str, Any]:
+  class_names = source.class_names
   skipped = [line for entry in entries for line in entry['skipped']]
   shards = [{k: e[k] for k in ('number', 'records', 'bytes', 'sha256')} for e in entries]
   if not any(shard['records'] for shard in shards):
     reason = f'{skipped[0]["name"]}: {skipped[0]["reason"]}'
     raise PrepareError(f'none of the {len(skipped)} files could be decoded, such as {reason}')
+  if isinstance(source, tar_source.TarSource):
+    skipped += source.left_out
   index = {
     'format': array_records.FORMAT,
     'version': array_records.VERSION,

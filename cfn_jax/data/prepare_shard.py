@@ -142,17 +142,20 @@ def shrink(data: bytes | np.ndarray, name: str, settings: Settings) -> tuple[byt
     # Decoding at half size where that leaves twice the target saves time and loses nothing visible.
     image = images.decode_image(data, name=name, min_side_px=2 * target)
   assert isinstance(image, np.ndarray)
+  height, width = image.shape[:2]
+  if target and (min(height, width) > target or settings.upsample):
+    # Looked at before the resized picture takes memory.
+    height, width = images.resized_sides(height, width, target)
+  if max(height, width) > images.MAX_JPEG_SIDE_PX:
+    raise images.BadImage(name, f'{width} x {height} px is too long for a JPEG')
   resized = image
   if target:
     try:
       resized = images.resize_short_side(image, target, upsample=settings.upsample)
     except images.BadImage as error:
       raise images.BadImage(name, error.reason) from None
-  height, width = resized.shape[:2]
   if isinstance(data, bytes) and resized is image and _can_stay(data):
     return data, height, width
-  if max(height, width) > images.MAX_JPEG_SIDE_PX:
-    raise images.BadImage(name, f'{width} x {height} px is too long for a JPEG')
   return encode(resized, settings.quality), height, width
 
 

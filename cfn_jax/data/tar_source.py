@@ -16,24 +16,32 @@ from typing import BinaryIO
 
 import numpy as np
 
-from cfn_jax.data import folder, images, listing
+from cfn_jax.data import folder, listing
 from cfn_jax.data.record import Record, SourceError, check_index
 
 
 class TarSource:
   """Images at known offsets of one file."""
 
-  def __init__(self, path: pathlib.Path, places: dict[str, tuple[int, int]]) -> None:
+  def __init__(
+    self,
+    path: pathlib.Path,
+    places: dict[str, tuple[int, int, float]],
+    left_out: list[dict[str, str]],
+  ) -> None:
     shared = _shared_folder(list(places))
     ordered = sorted((name[len(shared) :], *place) for name, place in places.items())
     self.path = str(path)
-    self.names = listing.Names.of(name for name, _, _ in ordered)
+    self.left_out = left_out  # names and reasons of members that may be images but are not read
+    self.names = listing.Names.of(name for name, *_ in ordered)
     self.class_names = folder.class_folders(self.names)
     index = {name: i for i, name in enumerate(self.class_names)}
     self.labels = np.array(
-      [index.get(name.partition('/')[0], -1) for name, _, _ in ordered], np.int32
+      [index.get(name.partition('/')[0], -1) for name, *_ in ordered], np.int32
     )
-    self._places = np.array([place for _, *place in ordered], np.int64)  # [N, 2]: offset, size
+    self._places = np.array([place[1:3] for place in ordered], np.int64)  # [N, 2]: offset, size
+    times = np.array([place[3] for place in ordered], np.float64)
+    self._stamp = hashlib.sha256(self._places.tobytes() + times.tobytes()).hexdigest()[:32]
     self.fingerprint = hashlib.sha256(self.names.blob).hexdigest()[:32]
     self.description = f'tar {path}: {len(ordered):,} images'
 
@@ -46,12 +54,21 @@ class TarSource:
   def __getitem__(self, index: int) -> Record:
     offset, size = self._places[check_index(index, len(self.names))].tolist()
     name = self.names[index]
-    with open(self.path, 'rb') as file:  # noqa: PTH123
-      file.seek(offset)
-      data = file.read(size)
-    if len(data) < size:
-      raise images.BadImage(name, f'the tar file ends after {len(data)} of its {size} bytes')
+    try:
+      with open(self.path, 'rb') as file:  # noqa: PTH123
+        file.seek(offset)
+        data = file.read(size)
+    except OSError as error:
+      raise SourceError(
+        f'{self.path} cannot be read now, at {name}: {error.strerror or error}'
+      ) from None
+    if len(data) < size:  # it was whole when it was opened
+      raise SourceError(f'{self.path} has become shorter: {len(data)} bytes of {name} are left')
     return Record(data, name, int(self.labels[index]))
+
+  def stamp(self) -> str:
+    """Digests the offset, size and modification time of each image, as its header says them."""
+    return self._stamp
 
 
 def open_tar(path: pathlib.Path) -> TarSource:
@@ -60,23 +77,33 @@ def open_tar(path: pathlib.Path) -> TarSource:
   Raises:
     SourceError: not a tar file, compressed, cut short, or without images.
   """
-  places = {}
+  places: dict[str, tuple[int, int, float]] = {}
+  left_out: dict[str, str] = {}
   try:
     with path.open('rb') as file:
-      for name, offset, size in _members(file, path.stat().st_size, str(path)):
-        parts = name.split('/')
-        hidden = any(part.startswith('.') or part == '__MACOSX' for part in parts)
-        if not hidden and name.lower().endswith(listing.SUFFIXES):
-          places[name] = (offset, size)  # of two with one name the later counts, as when unpacking
+      for name, place, reason in _members(file, path.stat().st_size, str(path)):
+        # Of two with one name the later counts, as when unpacking.
+        if reason:
+          places.pop(name, None)
+          left_out[name] = reason
+        elif name.lower().endswith(listing.SUFFIXES):
+          left_out.pop(name, None)
+          places[name] = place
   except OSError as error:
-    raise SourceError(f'cannot read {path}: {error.strerror}') from None
+    raise SourceError(f'cannot read {path}: {error.strerror or error}') from None
   if not places:
     raise SourceError(f'no images in {path} ({" ".join(listing.SUFFIXES)})')
-  return TarSource(path, places)
+  return TarSource(path, places, [{'name': n, 'reason': r} for n, r in left_out.items()])
 
 
-def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tuple[str, int, int]]:
-  """Yields name, offset in the outermost file, and size of each regular file, inner tars opened."""
+def _members(
+  file: 'BinaryIO | _Part', length: int, where: str
+) -> Iterator[tuple[str, tuple[int, int, float], str]]:
+  """Yields each regular file, inner tars opened, and each that would be one but cannot be read.
+
+  A file is its name, its place (offset in the outermost file, size, modification time), and '' or
+  the reason why it is left out. Hidden ones are passed over, hidden inner tars too.
+  """
   try:
     with tarfile.open(fileobj=file, mode='r:') as tar:
       end = 0
@@ -85,6 +112,12 @@ def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tupl
         tar.members = []  # type: ignore[attr-defined]  # or a million headers stay in memory
         name = posixpath.normpath(member.name).lstrip('/')
         offset, size = member.offset_data, member.size
+        outside = name == '..' or name.startswith('../')
+        if member.issym():
+          end = max(end, member.offset_data)
+          if not _is_hidden(name) and _may_hold_images(name):
+            yield name, (0, 0, 0.0), f'it is a symbolic link (to {member.linkname})'
+          continue
         if member.islnk():
           offset, size = seen.get(posixpath.normpath(member.linkname).lstrip('/'), (0, 0))
         elif not member.isreg():
@@ -95,12 +128,17 @@ def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tupl
           seen[name] = (offset, size)
         if end > length:
           raise SourceError(f'{where} is cut short: {name} should end at byte {end} of {length}')
-        if name.endswith('.tar'):
+        if outside:
+          if not _is_hidden(name.replace('../', '')) and _may_hold_images(name):
+            yield name, (0, 0, 0.0), 'its name leads out of the tar file'
+        elif _is_hidden(name):
+          continue
+        elif name.endswith('.tar'):
           inner = _Part(file, offset, size)
-          for inside, start, count in _members(inner, size, f'{where}/{name}'):
-            yield f'{name.removesuffix(".tar")}/{inside}', offset + start, count
+          for inside, (start, count, mtime), why in _members(inner, size, f'{where}/{name}'):
+            yield f'{name.removesuffix(".tar")}/{inside}', (offset + start, count, mtime), why
         else:
-          yield name, offset, size
+          yield name, (offset, size, float(member.mtime)), ''
   except tarfile.TarError as error:
     file.seek(0)
     packed = file.read(6).startswith((b'\x1f\x8b', b'BZh', b'\xfd7zXZ\x00', b'\x28\xb5\x2f\xfd'))
@@ -109,6 +147,20 @@ def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tupl
   file.seek(end)
   if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
     raise SourceError(f'{where} is cut short: its end mark is missing')
+
+
+def _is_hidden(name: str) -> bool:
+  """Whether a part of the name begins with a dot, as resource forks do.
+
+  >>> _is_hidden('d/._1.jpg'), _is_hidden('._n02.tar'), _is_hidden('d/1.jpg')
+  (True, True, False)
+  """
+  return any(part.startswith('.') or part == '__MACOSX' for part in name.split('/'))
+
+
+def _may_hold_images(name: str) -> bool:
+  """Whether a name is that of an image, of a tar file, or of what may be a folder."""
+  return name.lower().endswith((*listing.SUFFIXES, '.tar')) or '.' not in posixpath.basename(name)
 
 
 class _Part(io.RawIOBase):

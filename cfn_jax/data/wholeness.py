@@ -3,12 +3,16 @@
 Called by images.py before it decodes. A file that lacks its last bytes often still gives every row,
 or a picture whose rest is grey: Pillow takes a PNG without its end chunk, a GIF cut in its second
 frame, a BMP without its last padding. Each format says how long it is; these functions hold it to
-its word. JPEGs are left to libjpeg's strict mode, and libwebp sees to WebPs.
+its word. JPEGs are left to libjpeg's strict mode, but for stretches of zeros, and libwebp sees to
+WebPs.
 """
 
+import re
 import struct
 import zlib
 
+# As many zeros as the smallest block of a disk holds.
+ZEROS = bytes(512)
 # Bytes of a TIFF value by type, forms of the types that hold offsets, and the pairs of tags that
 # say where picture data lie: strips, tiles, an embedded JPEG.
 _TIFF_SIZES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
@@ -20,6 +24,54 @@ _TIFF_PLACES = frozenset(tag for pair in _TIFF_SPANS for tag in pair)
 def is_jpeg(data: bytes) -> bool:
   """Whether the first bytes are those of a JPEG."""
   return data[:3] == b'\xff\xd8\xff'
+
+
+def is_zeroed_jpeg(data: bytes) -> bool:
+  """Whether a sequential JPEG has `ZEROS` in its picture data where no encoder puts them.
+
+  Zeros make sense only where the all-zero code of each component's AC table ends a block, as in
+  tables made for a picture with much plain background. With the standard tables, and most others,
+  they would be a row of blocks that all hold the same 63 coefficients.
+  """
+  if data.find(ZEROS) < 0:
+    return False
+  first_symbols: dict[int, int] = {}  # what each AC table says for a code of zeros
+  position = 2
+  while position + 4 <= len(data):
+    if data[position] != 0xFF or data[position + 1] in (0, 0xFF):
+      position = data.find(b'\xff', position + 1)  # after stray or fill bytes
+      if position < 0:
+        return False
+      continue
+    marker = data[position + 1]
+    if marker == 0xD9:
+      return False
+    if marker == 1 or 0xD0 <= marker <= 0xD8:
+      position += 2
+      continue
+    if 0xC2 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+      return False  # progressive, lossless or arithmetic: zeros there have other meanings
+    end = position + 2 + int.from_bytes(data[position + 2 : position + 4], 'big')
+    segment = data[position + 4 : end]
+    if marker == 0xC4:
+      _first_symbols(segment, first_symbols)
+    position = end
+    if marker == 0xDA and segment:
+      tables = [first_symbols.get(byte & 15, 0) for byte in segment[2 : 1 + 2 * segment[0] : 2]]
+      found = re.compile(rb'\xff[^\x00\xd0-\xd7\xff]').search(data, end)
+      position = found.start() if found else len(data)
+      if any(tables) and data.find(ZEROS, end, position) >= 0:
+        return True
+  return False
+
+
+def _first_symbols(segment: bytes, first_symbols: dict[int, int]) -> None:
+  """Notes the first symbol of each AC table of a DHT segment: its code has only zeros."""
+  start = 0
+  while start + 17 < len(segment):
+    if segment[start] >> 4 == 1:
+      first_symbols[segment[start] & 15] = segment[start + 17]
+    start += 17 + sum(segment[start + 1 : start + 17])
 
 
 def fault(data: bytes, form: str) -> str:

@@ -42,6 +42,8 @@ def draw_answers(
   shown: Sequence[Shown],
   permutations: np.ndarray,
   probabilities: np.ndarray,
+  *,
+  title: str,
 ) -> None:
   """Draws validation puzzles, and each put back together by the network's most likely answer.
 
@@ -77,10 +79,7 @@ def draw_answers(
       axis.set_visible(True)
       for spine in axis.spines.values():
         spine.set(color=colour, linewidth=1.5)
-  figure.suptitle(
-    f"validation puzzles and the network's answers: {right_answers} of {len(shown)} right",
-    fontsize=9,
-  )
+  figure.suptitle(f'{title}: {right_answers} of {len(shown)} right', fontsize=9)
   figure.savefig(path, dpi=110)
 
 

@@ -27,7 +27,7 @@ def make_pictures(
   def start(workdir: pathlib.Path) -> None:
     draw_training_puzzles(workdir / 'puzzles.png', pretext)
 
-  def end(workdir: pathlib.Path, params: Any) -> None:
+  def end(workdir: pathlib.Path, params: Any, step: int) -> None:
     rows = metrics.read_rows(workdir / 'metrics.jsonl')
     puzzles.draw_curves(workdir / 'curves.png', rows, chance_loss=chance_loss)
     shown = sample_validation_puzzles(pretext, SHOWN_ANSWERS)
@@ -36,7 +36,10 @@ def make_pictures(
       lambda params, x: cfn.predict(pretext.model, params, pretext.normalization(x))
     )
     probabilities = np.asarray(predict(params, tiles))
-    puzzles.draw_answers(workdir / 'answers.png', shown, pretext.permutations, probabilities)
+    title = f'validation puzzles and the answers of step {step}, the best'
+    puzzles.draw_answers(
+      workdir / 'answers.png', shown, pretext.permutations, probabilities, title=title
+    )
 
   def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
     shown = []

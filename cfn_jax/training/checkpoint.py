@@ -60,8 +60,12 @@ class Checkpoints:
     return self
 
   def __exit__(self, *_: object) -> None:
-    self._manager.wait_until_finished()
+    self.wait()
     self._manager.close()
+
+  def wait(self) -> None:
+    """Returns once every save is on the disk."""
+    self._manager.wait_until_finished()
 
   def latest(self) -> int:
     """Gives the newest step, -1 where there is none."""

@@ -33,7 +33,8 @@ def fit(
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
     first = saver.find_start(task.fingerprint)
     if first >= config.num_steps:
-      _draw_end(task, config, workdir, saver, mesh)
+      if not all((workdir / name).exists() for name in task.end_pictures):  # ended before that
+        _draw_end(task, workdir, saver, start(task, config, mesh)[0])
       return {}
     state, train_step = start(task, config, mesh)
     if first:
@@ -86,7 +87,7 @@ def fit(
         row = {'step': step + 1} | task.report(_read(report)) | watch.figures(task.examples)
         watch.restart()
 
-    _draw(task, 'end', workdir, jax.device_get(state.params))
+    _draw_end(task, workdir, saver, state)
   return row
 
 
@@ -213,17 +214,12 @@ def _open_workdir(task: tasks.Task, workdir: pathlib.Path, *, fresh: bool) -> No
 
 
 def _draw_end(
-  task: tasks.Task,
-  config: ml_collections.ConfigDict,
-  workdir: pathlib.Path,
-  saver: checkpoint.Checkpoints,
-  mesh: Mesh,
+  task: tasks.Task, workdir: pathlib.Path, saver: checkpoint.Checkpoints, state: states.State
 ) -> None:
-  """Draws the last pictures of a finished run where they are missing: it was ended before that."""
-  if all((workdir / name).exists() for name in task.end_pictures):
-    return
-  state = saver.restore(saver.latest(), start(task, config, mesh)[0])
-  _draw(task, 'end', workdir, jax.device_get(state.params))
+  """Draws the last pictures with the best parameters that are saved."""
+  saver.wait()
+  step = saver.best() if saver.best() >= 0 else saver.latest()
+  _draw(task, 'end', workdir, jax.device_get(saver.restore(step, state).params), step)
 
 
 def _draw(task: tasks.Task, name: str, *arguments: Any) -> None:

@@ -50,7 +50,7 @@ class Task:
     chance_loss: the loss of an untrained guess, for the plateau warning.
     record: (folder); writes what the run is made of, at each start.
     end_pictures: the names of the files that 'end' draws.
-    pictures: 'start': (folder); 'end': (folder, params); 'bad_batch': (folder, batch).
+    pictures: 'start': (folder); 'end': (folder, params, their step); 'bad_batch': (folder, batch).
   """
 
   name: str
