@@ -86,9 +86,11 @@ def print_closing(figures: dict[str, Any], workdir: pathlib.Path) -> None:
   best = max(rows, key=lambda row: row['val_accuracy'])
   for name, row in (('finished', figures), ('best', best)):
     low, high = row['val_accuracy_low'], row['val_accuracy_high']
+    accuracy = f'{row["val_accuracy"]:.2%} (95 % interval {low:.2%} to {high:.2%})'
+    puzzles = f'{row["val_count"]:,} puzzles'
     print(
-      f'{name} at step {row["step"]:,}: validation accuracy {row["val_accuracy"]:.2%} (95 % '
-      f'interval {low:.2%} to {high:.2%}, {row["val_count"]:,} puzzles), loss {row["val_loss"]:.3f}',
+      f'{name} at step {row["step"]:,}: validation accuracy {accuracy}, loss '
+      f'{row["val_loss"]:.3f}, {puzzles}',
       file=sys.stderr,
     )
   print(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}', file=sys.stderr)
