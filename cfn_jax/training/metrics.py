@@ -138,7 +138,8 @@ class Progress:
     """Starts the clock at a step."""
     self._start, self._began = step, time.monotonic()
     if not self._bar.disable:
-      self._bar.initial, self._bar.start_t = step, time.time()
+      self._bar.n = self._bar.initial = step
+      self._bar.start_t = time.time()
 
   def show(self, row: Mapping[str, Any]) -> None:
     """Shows a row: losses, accuracies, throughput and the time left."""
