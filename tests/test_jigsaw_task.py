@@ -145,9 +145,9 @@ def test_scale_and_initial_weights_go_together():
 @pytest.mark.parametrize(
   ('field', 'value', 'message'),
   [
-    ('seed', -1, 'seed = -1: 0 or more'),
-    ('batch_size', 0, 'batch_size = 0: more than 0'),
-    ('learning_rate', 0.0, 'learning_rate = 0.0: more than 0'),
+    ('seed', -1, 'seed = -1: at least 0'),
+    ('batch_size', 0, 'batch_size = 0: at least 1'),
+    ('learning_rate', 0.0, 'learning_rate = 0.0: at least 1e-12'),
     ('compute_dtype', 'int8', "compute_dtype = 'int8': one of float32, bfloat16"),
     ('model.name', 'vgg', "model.name = 'vgg' is unknown: one of cfn, stacked"),
     ('model.init', 'xavier', "model.init = 'xavier' is unknown"),
