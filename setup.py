@@ -29,6 +29,7 @@ setup(
     'orbax-checkpoint>=0.12,<0.13',
     'pillow>=12,<14',
     'rich>=14,<16',
+    'safetensors>=0.8,<0.9',
     'scipy>=1.15,<1.18',
     'simplejpeg>=1.8,<2',
     'tensorboardX>=2.6.4,<3',
@@ -39,7 +40,7 @@ setup(
     'cuda12': ['jax[cuda12]>=0.10,<0.11'],
     'cuda13': ['jax[cuda13]>=0.10,<0.11'],
     'tpu': ['jax[tpu]>=0.10,<0.11'],
-    'torch': ['torch>=2.13,<2.15'],
+    'torch': ['torch>=2.13,<2.14'],
     'demo': PHOTOGRAPHS,
     'test': [
       *PHOTOGRAPHS,

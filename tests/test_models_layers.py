@@ -97,7 +97,7 @@ def test_convolution_equals_lax_for_other_inputs_than_colours(channels):
   ('form', 'shape', 'kernel_px', 'stride', 'padding'),
   [
     (form, *case)
-    for form in ('_blocked_convolution', '_columns_convolution', '_dense_convolution')
+    for form in ('_strip_convolution', '_columns_convolution', '_dense_convolution')
     for case in (
       ((24, 24, 3), 7, 2, 0),
       ((9, 15, 4), 7, 4, 0),  # not square
@@ -139,13 +139,14 @@ def test_convolution_equals_scipy():
 
 
 def test_every_form_is_chosen_for_some_layer():
-  choose = functools.partial(layers._choose_convolution, stride=1, padding=1)
+  choose = layers._choose_convolution
   if jax.default_backend() != layers.CPU:
     assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is layers.reference_convolution
     return
-  assert choose((2, 64, 64, 3), (11, 11, 3, 96)) is layers._blocked_convolution
-  assert choose((2, 64, 64, 27), (11, 11, 27, 96)) is layers._blocked_convolution
-  assert choose((2, 13, 13, 48), (5, 5, 48, 128)) is layers._columns_convolution
+  assert choose((2, 64, 64, 3), (11, 11, 3, 96)) is layers._strip_convolution
+  assert choose((2, 64, 64, 27), (11, 11, 27, 96)) is layers._strip_convolution
+  assert choose((2, 13, 13, 48), (5, 5, 48, 128)) is layers.reference_convolution
+  assert choose((2, 6, 6, 256), (3, 3, 256, 384)) is layers._columns_convolution
   assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is layers._dense_convolution
 
 

@@ -31,6 +31,7 @@ _CONVOLUTIONS = {
   'conv4': (384, 3, 1, 2),
   'conv5': (256, 3, 1, 2),
 }
+GROUPS = tuple(groups for *_, groups in _CONVOLUTIONS.values())  # of conv1 .. conv5
 _CAFFE_STD = {'fc6': 0.005, 'fc7': 0.005}  # every other layer: 0.01
 _BIASED = ('conv2', 'conv4', 'conv5', 'fc6', 'fc7')
 
@@ -124,9 +125,15 @@ def scaled(features: int, width: float) -> int:
 
 
 def make_convolutions(
-  *, stride: int, width: float, initial: Initial, dtype: Any
+  *,
+  stride: int,
+  width: float,
+  initial: Initial,
+  dtype: Any,
+  groups: tuple[int, ...] = GROUPS,
+  padding: int = 0,
 ) -> dict[str, layers.Convolution]:
-  """Builds conv1 .. conv5; `stride` is conv1's."""
+  """Builds conv1 .. conv5; `stride` and `padding` are conv1's, `groups` those of all five."""
   return {
     name: layers.Convolution(
       features=scaled(features, width),
@@ -134,11 +141,13 @@ def make_convolutions(
       kernel_init=initial.kernel_init(name),
       bias_init=initial.bias_init(name),
       stride=stride if name == 'conv1' else 1,
-      padding=padding,
-      groups=groups,
+      padding=padding if name == 'conv1' else own_padding,
+      groups=own_groups,
       dtype=dtype,
     )
-    for name, (features, kernel_px, padding, groups) in _CONVOLUTIONS.items()
+    for (name, (features, kernel_px, own_padding, _)), own_groups in zip(
+      _CONVOLUTIONS.items(), groups, strict=True
+    )
   }
 
 
@@ -156,14 +165,38 @@ def apply_trunk(module: Any, images: Array, *, order: str) -> dict[str, Array]:
   stages: dict[str, Array] = {}
   x = images
   for stage, name in ((1, 'conv1'), (2, 'conv2')):
+    maps = getattr(module, name)(x)
+    stages[name] = nn.relu(maps)
+    if order == 'caffenet':
+      x = stages[f'pool{stage}'] = _pool_relu(maps)
+      x = stages[f'norm{stage}'] = layers.local_response_norm(x)
+    else:
+      x = stages[f'norm{stage}'] = layers.local_response_norm(stages[name])
+      x = stages[f'pool{stage}'] = layers.max_pool(x)
+  for name in ('conv3', 'conv4'):
     x = stages[name] = nn.relu(getattr(module, name)(x))
-    for step in ('pool', 'norm') if order == 'caffenet' else ('norm', 'pool'):
-      x = layers.max_pool(x) if step == 'pool' else layers.local_response_norm(x)
-      stages[f'{step}{stage}'] = x
-  for name in ('conv3', 'conv4', 'conv5'):
-    x = stages[name] = nn.relu(getattr(module, name)(x))
-  stages['pool5'] = layers.max_pool(x)
+  maps = module.conv5(x)
+  stages['conv5'] = nn.relu(maps)
+  stages['pool5'] = _pool_relu(maps)
   return stages
+
+
+def _pool_relu(maps: Array) -> Array:
+  """Pools, then cuts off at zero: the same as the other way round, on a quarter of the values."""
+  return nn.relu(layers.max_pool(maps))
+
+
+def pool5(module: Any, images: Array, *, remat: bool) -> Array:
+  """Runs the trunk of a module for its last maps, flattened: `[B, H, W, C]` to `[B, D]`.
+
+  With `remat` the backward pass computes the maps again instead of keeping them.
+  """
+
+  def run(module: Any, images: Array) -> Array:
+    maps = module.stages(images)['pool5']
+    return maps.reshape(maps.shape[0], -1)  # [B, h * w * features]
+
+  return (nn.remat(run) if remat else run)(module, images)
 
 
 def map_sides(size_px: int, stride: int) -> dict[str, int]:
@@ -205,11 +238,19 @@ class AlexNet(nn.Module):
   fc7_features: int = 4096
   dropout: float = 0.5
   dtype: Any = jnp.float32
+  groups: tuple[int, ...] = GROUPS
+  padding: int = 0  # of conv1
+  remat: bool = False
 
   def setup(self) -> None:
     initial = Initial(self.init_name, self.order)
     convolutions = make_convolutions(
-      stride=self.stride, width=self.width, initial=initial, dtype=self.dtype
+      stride=self.stride,
+      width=self.width,
+      initial=initial,
+      dtype=self.dtype,
+      groups=self.groups,
+      padding=self.padding,
     )
     for name, layer in convolutions.items():
       setattr(self, name, layer)
@@ -219,8 +260,7 @@ class AlexNet(nn.Module):
     self.drop = nn.Dropout(self.dropout)
 
   def __call__(self, images: Array, *, train: bool = False) -> Array:
-    x = self.stages(images)['pool5']
-    x = x.reshape(x.shape[0], -1)  # [B, D]
+    x = pool5(self, images, remat=self.remat)  # [B, D]
     x = self.drop(nn.relu(self.fc6(x)), deterministic=not train)
     x = self.drop(nn.relu(self.fc7(x)), deterministic=not train)
     return self.fc8(x.astype(jnp.float32))

@@ -34,11 +34,19 @@ class Cfn(nn.Module):
   fc7_features: int = 4096
   dropout: float = 0.5
   dtype: Any = jnp.float32
+  groups: tuple[int, ...] = alexnet.GROUPS
+  padding: int = 0  # of conv1
+  remat: bool = False
 
   def setup(self) -> None:
     initial = alexnet.Initial(self.init_name, self.order)
     convolutions = alexnet.make_convolutions(
-      stride=self.stride, width=self.width, initial=initial, dtype=self.dtype
+      stride=self.stride,
+      width=self.width,
+      initial=initial,
+      dtype=self.dtype,
+      groups=self.groups,
+      padding=self.padding,
     )
     for name, layer in convolutions.items():
       setattr(self, name, layer)
@@ -62,8 +70,7 @@ class Cfn(nn.Module):
     """Gives fc6 of each tile, after its ReLU: `[B, T, h, w, 3]` to `[B, T, D]`."""
 
     def one_puzzle(module: 'Cfn', tiles: Array) -> Array:  # one puzzle's tiles are the batch
-      maps = module.stages(tiles)['pool5']
-      return nn.relu(module.fc6(maps.reshape(maps.shape[0], -1)))
+      return nn.relu(module.fc6(alexnet.pool5(module, tiles, remat=self.remat)))
 
     shared = nn.vmap(one_puzzle, variable_axes={'params': None}, split_rngs={'params': False})
     return shared(self, tiles)
@@ -85,6 +92,8 @@ class Stacked(nn.Module):
   fc7_features: int = 4096
   dropout: float = 0.5
   dtype: Any = jnp.float32
+  groups: tuple[int, ...] = alexnet.GROUPS
+  remat: bool = False
 
   @nn.compact
   def __call__(
@@ -104,6 +113,8 @@ class Stacked(nn.Module):
       fc7_features=self.fc7_features,
       dropout=self.dropout,
       dtype=self.dtype,
+      groups=self.groups,
+      remat=self.remat,
     )
     nn.share_scope(self, network)  # parameters stay flat: params['conv1']
     return network(images, train=train)

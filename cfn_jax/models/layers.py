@@ -17,12 +17,19 @@ from jax import lax
 
 Array = jax.Array
 
-# What each backend runs. CPU: XLA's convolution and the gradient of its window maximum are several
-# times slower than one matmul over gathered columns and a maximum over strided slices
-# (docs/performance.md). Accelerators: their convolution kernels are what the hardware is built for;
-# groups are split by hand, since `feature_group_count` makes the partitioner gather the whole batch
-# on every device.
+# What each backend runs, and why (times on two cores, forward and backward; docs/performance.md).
+#
+# CPU, convolution. Few input channels (conv1): strips of three outputs; 315 ms with the pooling
+#   that follows, against 397 for blocks of 2 x 2 outputs. A map no larger than the kernel: one
+#   dense matrix; 29 ms against 88 for columns. 5 x 5 (conv2): lax, since columns are 25 times the
+#   map; a step of 3.0 s of CPU time against 3.3. 3 x 3: columns and lax are level; columns.
+# CPU, maximum: over strided slices; 22 ms, the gradient of lax.reduce_window 172.
+# Accelerators: their own convolution and pooling are what the hardware is built for; groups are
+#   split by hand everywhere, since `feature_group_count` makes the partitioner gather the whole
+#   batch on every device. Not measured on one yet: docs/performance.md has the command.
+# Everywhere: LRN as shifted sums with its own backward pass; 6 ms, by lax.reduce_window 12.
 CPU = 'cpu'
+STRIP = 3  # outputs of a window; 27 = 9 x 3 are a row of conv1 for a 64-px tile
 
 
 def convolution(x: Array, kernel: Array, *, stride: int, padding: int, groups: int) -> Array:
@@ -32,7 +39,7 @@ def convolution(x: Array, kernel: Array, *, stride: int, padding: int, groups: i
   """
   inputs = jnp.split(x, groups, axis=-1)
   kernels = jnp.split(kernel, groups, axis=-1)
-  form = _choose_convolution(x.shape, kernel.shape, stride=stride, padding=padding)
+  form = _choose_convolution(x.shape, kernels[0].shape)
   outputs = [form(x, kernel, stride, padding) for x, kernel in zip(inputs, kernels)]
   return outputs[0] if groups == 1 else jnp.concatenate(outputs, axis=-1)
 
@@ -153,46 +160,41 @@ def _columns_convolution(x: Array, kernel: Array, stride: int, padding: int) -> 
   return columns @ kernel.reshape(-1, out)
 
 
-def _blocked_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Computes 2 x 2 neighbouring outputs from one common window, then one matmul.
+def _strip_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
+  """Computes `STRIP` neighbouring outputs of a row from one common window, then one matmul.
 
-  The columns are a third as large as with a window for each output (13 x 13 instead of four times
-  11 x 11 values for conv1), for 1.4 times the arithmetic: with few channels, memory is the limit.
+  The columns are less than half as large as with a window for each output (11 x 15 values for three
+  instead of three times 11 x 11 for conv1), for 1.4 times the arithmetic: with few channels, memory
+  is the limit.
   """
   kh, kw, channels, out = kernel.shape
   x = jnp.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
   batch, height, width, _ = x.shape
   oh, ow = (height - kh) // stride + 1, (width - kw) // stride + 1
-  blocks_y, blocks_x = -(-oh // 2), -(-ow // 2)
-  window_y, window_x, step = kh + stride, kw + stride, 2 * stride
-  missing_y = max(0, (blocks_y - 1) * step + window_y - height)
-  missing_x = max(0, (blocks_x - 1) * step + window_x - width)
-  x = jnp.pad(x, [(0, 0), (0, missing_y), (0, missing_x), (0, 0)])
-  rows = x.reshape(batch, height + missing_y, -1)  # a window's row is one contiguous run
+  strips, step = -(-ow // STRIP), STRIP * stride
+  window = kw + step - stride
+  missing = max(0, (strips - 1) * step + window - width)
+  x = jnp.pad(x, [(0, 0), (0, 0), (0, missing), (0, 0)])
+  rows = x.reshape(batch, height, -1)  # a window's row is one contiguous run
   corners = np.stack(
-    np.meshgrid(np.arange(blocks_y) * step, np.arange(blocks_x) * step * channels, indexing='ij'),
-    axis=-1,
-  )  # [oh / 2, ow / 2, 2]
+    np.meshgrid(np.arange(oh) * stride, np.arange(strips) * step * channels, indexing='ij'), axis=-1
+  )  # [oh, ow / STRIP, 2]
   columns = lax.gather(
     rows,
     jnp.asarray(corners.reshape(-1, 2)),
     lax.GatherDimensionNumbers(
       offset_dims=(0, 2, 3), collapsed_slice_dims=(), start_index_map=(1, 2)
     ),
-    (batch, window_y, window_x * channels),
+    (batch, kh, window * channels),
     mode='promise_in_bounds',
-  ).reshape(batch, blocks_y, blocks_x, -1)  # [B, oh / 2, ow / 2, window_y * window_x * in]
+  ).reshape(batch, oh, strips, -1)  # [B, oh, ow / STRIP, kh * window * in]
   shifted = [
-    jnp.pad(
-      kernel, [(i * stride, stride - i * stride), (j * stride, stride - j * stride), (0, 0), (0, 0)]
-    )
-    for i in range(2)
-    for j in range(2)
+    jnp.pad(kernel, [(0, 0), (i * stride, step - stride - i * stride), (0, 0), (0, 0)])
+    for i in range(STRIP)
   ]
-  matrix = jnp.stack(shifted, axis=3).reshape(columns.shape[-1], 4 * out)
-  y = (columns @ matrix).reshape(batch, blocks_y, blocks_x, 2, 2, out)
-  y = y.transpose(0, 1, 3, 2, 4, 5).reshape(batch, 2 * blocks_y, 2 * blocks_x, out)
-  return y[:, :oh, :ow]
+  matrix = jnp.stack(shifted, axis=3).reshape(columns.shape[-1], STRIP * out)
+  y = (columns @ matrix).reshape(batch, oh, strips * STRIP, out)
+  return y[:, :, :ow]
 
 
 def _dense_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
@@ -218,13 +220,15 @@ def _dense_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Ar
 
 
 def _choose_convolution(
-  shape: tuple[int, ...], kernel: tuple[int, ...], *, stride: int, padding: int
+  shape: tuple[int, ...], kernel: tuple[int, ...]
 ) -> Callable[[Array, Array, int, int], Array]:
   if jax.default_backend() != CPU:
     return reference_convolution
   if shape[1] * shape[2] <= kernel[0] * kernel[1]:
     return _dense_convolution
-  return _blocked_convolution if kernel[2] < 32 else _columns_convolution
+  if kernel[2] < 32:
+    return _strip_convolution
+  return reference_convolution if kernel[0] > 3 else _columns_convolution
 
 
 class Convolution(nn.Module):

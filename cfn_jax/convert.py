@@ -1,0 +1,130 @@
+"""Carries weights out of a run and in from other programs: PyTorch, Caffe, safetensors, NumPy.
+
+    python -m cfn_jax.convert --checkpoint=PATH --to=pytorch --out=DIR
+    python -m cfn_jax.convert --from=FILE --out=DIR [--to=caffe]
+
+PATH is a run's workdir, a step of it, or a file of weights. `--from` reads a foreign file; without
+`--to` DIR is a folder of weights that every tool here accepts. See docs/weights.md.
+"""
+
+import argparse
+import pathlib
+import sys
+
+import jax
+
+from cfn_jax import command
+from cfn_jax.transfer import cards, export, files, surgery
+from cfn_jax.transfer import weights as weights_lib
+
+
+def make_parser() -> argparse.ArgumentParser:
+  """Defines the command line."""
+  parser = argparse.ArgumentParser(
+    prog='python -m cfn_jax.convert',
+    description=__doc__,
+    allow_abbrev=False,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  add = parser.add_argument
+  source = parser.add_mutually_exclusive_group(required=True)
+  source.add_argument('--checkpoint', default='', help='workdir, step or file of this project')
+  source.add_argument('--from', dest='source', default='', help='file of another program')
+  add('--out', required=True, help='folder to write')
+  add('--to', default='', choices=('', *export.FORMATS), help='format; needed with --checkpoint')
+  add(
+    '--model', default='', choices=('', 'alexnet', 'cfn'), help='default: alexnet, or as --from is'
+  )
+  add('--step', default='latest', help="of a workdir: a number, 'latest' or 'best'")
+  add('--weights', default='params', choices=('params', 'ema'), help='which of a checkpoint')
+  add('--input', default='', choices=('', 'keep', *weights_lib.RECORDS), help='fold it into conv1')
+  add('--stride', type=int, default=0, help="conv1's; 0: 4 for AlexNet, 2 for a CFN, as --from is")
+  add('--classes', type=int, default=0, help='fresh fc6..fc8 with so many outputs; 0: trunk alone')
+  add('--fc-init', default='bias', choices=tuple(surgery.FC_INITS), help='how those start')
+  add('--seed', type=int, default=0, help='draws them')
+  add('--names', default='', choices=export.NAMES, help="'vissl': keys of VISSL's trunks")
+  add('--from-input', default='', choices=('', *weights_lib.RECORDS), help='what the file expects')
+  add('--from-order', default='', choices=('', *weights_lib.ORDERS), help='where it does not say')
+  add('--from-stride', type=int, default=0, help='where it does not say')
+  add('--overwrite', action='store_true', help='replace a folder that this command wrote')
+  return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+  """Runs the command and returns its exit status."""
+  flags = make_parser().parse_args(argv)
+  command.quiet_libraries()
+  jax.config.update('jax_platforms', 'cpu')
+  out = pathlib.Path(flags.out).expanduser()
+  with command.short_errors(weights_lib.WeightsError, OSError):
+    if flags.checkpoint and not flags.to:
+      raise weights_lib.WeightsError(f'--to is needed: one of {", ".join(export.FORMATS)}')
+    check_numbers(flags)
+    to = flags.to or 'npz'
+    export.check(out, to, names=flags.names, overwrite=flags.overwrite)
+    assumed = files.Assumed(flags.from_input, flags.from_order, flags.from_stride)
+    loaded = files.load_weights(
+      flags.checkpoint or flags.source,
+      step=flags.step,
+      collection=flags.weights,
+      assumed=assumed,
+    )
+    weights = shape_network(loaded, flags)
+    made = export.save_folder(weights, out, to, names=flags.names, overwrite=flags.overwrite)
+  _report(loaded, weights, out, made)
+  return 0
+
+
+def check_numbers(flags: argparse.Namespace) -> None:
+  """Raises WeightsError for a number that no network can have."""
+  limits = {'classes': 10**6, 'seed': 2**63 - 1, 'stride': 11, 'from_stride': 11}
+  for name, largest in limits.items():
+    value = getattr(flags, name)
+    if not 0 <= value <= largest:
+      raise weights_lib.WeightsError(f'--{name.replace("_", "-")}={value}: from 0 to {largest}')
+
+
+def shape_network(weights: weights_lib.Weights, flags: argparse.Namespace) -> weights_lib.Weights:
+  """Does the surgery that the flags ask for."""
+  model = flags.model or ('alexnet' if flags.checkpoint else '')
+  if model == 'alexnet' and (weights.kind != 'alexnet' or flags.classes):
+    weights = surgery.to_alexnet(
+      weights,
+      num_classes=flags.classes,
+      fc_init=flags.fc_init,
+      seed=flags.seed,
+      stride=flags.stride or 4,
+    )
+  elif model == 'cfn' and weights.kind != 'cfn':
+    weights = surgery.to_cfn_trunk(weights, stride=flags.stride or 2)
+  elif flags.stride and flags.stride != weights.stride:
+    if 'fc6' in weights.params:
+      raise weights_lib.WeightsError(
+        f'--stride={flags.stride}: fc6 was made for stride {weights.stride}; fresh layers come '
+        'with --model=alexnet --classes=N'
+      )
+    weights = weights.replace(stride=flags.stride)
+  # Caffe's tools feed BGR 0..255 minus a mean, whatever a model card says.
+  asked = flags.input or ('caffe' if flags.to == 'caffe' and weights.kind != 'cfn' else 'keep')
+  return weights if asked == 'keep' else surgery.fold_input(weights, asked)
+
+
+def _report(
+  loaded: weights_lib.Weights,
+  weights: weights_lib.Weights,
+  out: pathlib.Path,
+  made: list[str],
+) -> None:
+  print(f'{out}: {", ".join(made)}')
+  groups = ', '.join(map(str, weights.groups))
+  print(
+    f'{weights.kind}: {weights.order}, conv1 stride {weights.stride}, groups {groups}; '
+    f'{surgery.compare(loaded, weights)}'
+  )
+  print(f'input: {cards.describe_input(weights.input)}')
+  for note in weights.origin.get('notes', []):
+    print(f'note: {note}')
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,141 @@
+"""Files of named arrays: `.npz` (Flax's names and layouts) and `.safetensors` (PyTorch's).
+
+The record of the weights travels inside: as the array `record` of an `.npz`, as the metadata of a
+`.safetensors` file. Sizes are checked before anything is allocated, pickles are never read.
+"""
+
+import json
+import math
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from cfn_jax.transfer import weights as weights_lib
+
+WeightsError = weights_lib.WeightsError
+
+_RECORD = 'record'
+_METADATA = 'cfn_jax'
+_MAX_BYTES = 2**33  # of one array: 8 GiB, ten times AlexNet's largest at stride 2
+_DTYPES = ('float16', 'float32', 'float64')
+
+
+def save_npz(path: pathlib.Path, params: weights_lib.Params, record: Mapping[str, Any]) -> None:
+  """Writes `conv1/kernel`, `conv1/bias`, ... and the record; equal weights give equal bytes."""
+  arrays = {f'{layer}/{name}': a for layer, named in params.items() for name, a in named.items()}
+  text = json.dumps(record, sort_keys=True).encode('utf8')
+  arrays[_RECORD] = np.frombuffer(text, np.uint8)
+  with zipfile.ZipFile(path, 'w', zipfile.ZIP_STORED, allowZip64=True) as archive:
+    for name, array in arrays.items():
+      # A fixed date: np.savez would write the present one.
+      info = zipfile.ZipInfo(f'{name}.npy', (1980, 1, 1, 0, 0, 0))
+      with archive.open(info, 'w', force_zip64=True) as file:
+        np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+
+
+def load_npz(path: pathlib.Path) -> tuple[weights_lib.Params, dict[str, Any], list[str]]:
+  """Reads what `save_npz` wrote, or any `.npz` with such names.
+
+  Returns:
+    Parameters, the record (`{}` where there is none), and the names that were left over.
+
+  Raises:
+    WeightsError: the file is damaged, holds objects, or states sizes that it does not have.
+  """
+  try:
+    with zipfile.ZipFile(path) as archive:
+      arrays = {
+        info.filename.removesuffix('.npy'): _read_member(archive, info)
+        for info in archive.infolist()
+        if info.filename.endswith('.npy')
+      }
+  except WeightsError as error:
+    raise WeightsError(f'{path}: {error}') from error
+  except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise many kinds
+    raise WeightsError(f'{path}: damaged: {weights_lib.first_line(error)}') from error
+  record = _parse_record(path, bytes(arrays.pop(_RECORD, np.empty(0, np.uint8))))
+  params: weights_lib.Params = {}
+  left_over = []
+  for name, array in arrays.items():
+    layer, _, kind = name.partition('/')
+    if layer in weights_lib.LAYERS and kind in ('kernel', 'bias'):
+      params.setdefault(layer, {})[kind] = as_float32(array, f'{path}: {name}')
+    else:
+      left_over.append(name)
+  return params, record, left_over
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+  """Reads one array whose stated shape agrees with its stated size."""
+  with archive.open(info) as file:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0
+    shape, fortran, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(
+      file
+    )
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or dtype.names:
+      raise WeightsError(f'{info.filename} holds {dtype}, not numbers')
+    if size > min(info.file_size, _MAX_BYTES):
+      raise WeightsError(
+        f'{info.filename} states {dtype} {list(shape)}, {size:,} bytes; the file has '
+        f'{info.file_size:,}'
+      )
+    data = file.read(size + 1)
+    if len(data) != size:
+      raise WeightsError(f'{info.filename} has another length than its header states')
+  array = np.frombuffer(bytearray(data), dtype)
+  return array.reshape(shape, order='F' if fortran else 'C')
+
+
+def save_safetensors(
+  path: pathlib.Path, arrays: Mapping[str, np.ndarray], record: Mapping[str, Any]
+) -> None:
+  """Writes arrays under PyTorch's names, and the record; equal weights give equal bytes."""
+  metadata = {_METADATA: json.dumps(record, sort_keys=True)}
+  safetensors.numpy.save_file(dict(arrays), path, metadata=metadata)
+
+
+def load_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+  """Reads all arrays, float32, and the record (`{}` where there is none).
+
+  Raises:
+    WeightsError: the file is damaged, or holds another type than float16, 32 or 64.
+  """
+  try:
+    with safetensors.safe_open(path, framework='numpy') as file:
+      metadata = file.metadata() or {}
+      names = list(file.keys())
+      arrays = {name: as_float32(file.get_tensor(name), f'{path}: {name}') for name in names}
+  except WeightsError:
+    raise
+  except Exception as error:  # a damaged file, or a type that NumPy does not have
+    reason = weights_lib.first_line(error)
+    raise WeightsError(
+      f'{path}: damaged, or of a type other than float16, 32, 64: {reason}'
+    ) from error
+  return arrays, _parse_record(path, metadata.get(_METADATA, '').encode('utf8'))
+
+
+def as_float32(array: np.ndarray, where: str) -> np.ndarray:
+  """Gives an array as float32; raises WeightsError for another kind than floats."""
+  if str(array.dtype) not in _DTYPES:
+    raise WeightsError(f'{where} is {array.dtype}: one of {", ".join(_DTYPES)} is needed')
+  return np.ascontiguousarray(array, np.float32)
+
+
+def _parse_record(path: pathlib.Path, text: bytes) -> dict[str, Any]:
+  if not text:
+    return {}
+  try:
+    record = json.loads(text)
+  except ValueError as error:
+    raise WeightsError(f'{path}: its record is no JSON: {error}') from error
+  if not isinstance(record, dict):
+    raise WeightsError(f'{path}: its record is {type(record).__name__}, not an object')
+  return record

@@ -1,0 +1,229 @@
+"""Caffe's `.caffemodel` to weights: AlexNet of either order, BatchNorm and Scale folded.
+
+The file says what the network is: layer order, groups, conv1's stride and padding, normalisation.
+What this project's AlexNet cannot do is refused with its reason. Sources: Caffe's
+`batch_norm_layer.cpp`, `scale_layer.cpp`, `lrn_layer.cpp`, `pooling_layer.cpp`.
+"""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from cfn_jax.transfer import caffe_layers, layouts, wire
+from cfn_jax.transfer import weights as weights_lib
+
+Layer = caffe_layers.Layer
+WeightsError = weights_lib.WeightsError
+
+_LRN = {'local_size': 5, 'alpha': 1e-4, 'beta': 0.75, 'norm_region': 0, 'k': 1}
+_LRN_DEFAULTS = {'local_size': 5, 'alpha': 1.0, 'beta': 0.75, 'norm_region': 0, 'k': 1}
+_POOLING = {'pool': 0, 'kernel_size': 3, 'stride': 2, 'pad': 0}
+_POOLING_DEFAULTS = {'pool': 0, 'kernel_size': 0, 'stride': 1, 'pad': 0}
+_PASSED_ON = ('Split', 'Dropout', 'Silence')  # a convolution's output goes through unchanged
+_ACTIVATIONS = ('AbsVal', 'BNLL', 'ELU', 'Exp', 'PReLU', 'Power', 'Sigmoid', 'Swish', 'TanH')
+_UNREAD = '?'  # the output of a layer that is not read
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """What a file holds.
+
+  Attributes:
+    order: '' where the file has neither pooling nor normalisation layers.
+    stride: of conv1; 0 where the file does not say.
+    left_over: layers that hold arrays and were not read, with the reason.
+  """
+
+  params: weights_lib.Params
+  order: str
+  stride: int
+  padding: int
+  left_over: list[str]
+
+
+def read_caffemodel(path: pathlib.Path) -> Found:
+  """Reads a `.caffemodel`.
+
+  Raises:
+    WeightsError: it is none, is cut or damaged, or is a network that AlexNet cannot stand for.
+  """
+  try:
+    with path.open('rb') as file:
+      return _read(caffe_layers.read_layers(file))
+  except (wire.WireError, WeightsError) as error:
+    raise WeightsError(f'{path}: {error}') from error
+
+
+def _read(layers: list[Layer]) -> Found:
+  ours = {layer.name: layer for layer in layers if layer.name in weights_lib.LAYERS}
+  ours = {name: layer for name, layer in ours.items() if layer.blobs}
+  if not ours:
+    held = ', '.join(layer.name for layer in layers if layer.blobs) or 'none'
+    raise WeightsError(f'no layer is called conv1 .. fc8; layers with arrays: {held}')
+  arrays: layouts.Arrays = {}
+  for name, layer in ours.items():
+    blobs = layer.arrays()
+    arrays[f'{name}.weight'] = blobs[0]
+    arrays[f'{name}.bias'] = blobs[1] if len(blobs) > 1 else np.zeros(blobs[0].shape[0], 'f4')
+    _check_convolution(name, layer)
+  folded = _fold_normalisation(layers, ours, arrays)
+  params, left_over = layouts.from_foreign(arrays)
+  known = {*ours, *folded}
+  unread = [layer for layer in layers if layer.blobs and layer.name not in known]
+  left_over += [f'{layer.name} ({layer.type})' for layer in unread]
+  first = ours.get('conv1', Layer()).settings
+  configured = ours['conv1'].configured if 'conv1' in ours else False
+  _check_groups(ours, params)
+  return Found(
+    params=params,
+    order=_find_order(layers),
+    stride=int(first.get('stride', 1)) if configured else 0,
+    padding=int(first.get('pad', 0)),
+    left_over=left_over,
+  )
+
+
+def _check_convolution(name: str, layer: Layer) -> None:
+  """Refuses strides, paddings and dilations that AlexNet does not have."""
+  if name not in weights_lib.CONVOLUTIONS or not layer.configured:
+    return
+  index = weights_lib.CONVOLUTIONS.index(name)
+  wanted = {'dilation': 1}
+  if index:
+    wanted |= {'stride': 1, 'pad': weights_lib.PADDINGS[index]}
+  defaults = {'dilation': 1, 'stride': 1, 'pad': 0}
+  for setting, value in wanted.items():
+    found = layer.settings.get(setting, defaults[setting])
+    if found != value:
+      raise WeightsError(f'{name} has {setting} {found:g}, AlexNet {value}')
+
+
+def _check_groups(ours: dict[str, Layer], params: weights_lib.Params) -> None:
+  """The groups that a layer states must be those that the channels imply."""
+  before = 3
+  for name in weights_lib.CONVOLUTIONS:
+    if name not in params:
+      before = 0
+      continue
+    inputs = params[name]['kernel'].shape[2]
+    stated = ours[name].settings.get('group', 1)
+    if before and ours[name].configured and stated * inputs != before:
+      raise WeightsError(
+        f'{name} states {stated:g} groups of {inputs} channels, the layer before gives {before}'
+      )
+    before = params[name]['kernel'].shape[3]
+
+
+def _find_order(layers: list[Layer]) -> str:
+  """Finds which of pooling and LRN comes first after conv1 and conv2, and checks both."""
+  relevant = [layer for layer in layers if layer.type in ('Pooling', 'LRN')]
+  if not relevant:
+    return ''
+  names = [layer.name for layer in layers]
+  orders = []
+  for first, second in (('conv1', 'conv2'), ('conv2', 'conv3')):
+    if first not in names or second not in names:
+      continue
+    steps = [layer.type for layer in _between(layers, first, second) if layer in relevant]
+    if sorted(steps) != ['LRN', 'Pooling']:
+      found = ', '.join(steps) or 'nothing'
+      raise WeightsError(
+        f'between {first} and {second} there is {found}; AlexNet has one pooling and one LRN'
+      )
+    orders.append('caffenet' if steps[0] == 'Pooling' else 'alexnet')
+  if len(set(orders)) > 1:
+    raise WeightsError('pooling comes before LRN in one stage and after it in the other')
+  end = names.index('fc6') if 'fc6' in names else len(layers)
+  for layer in layers[:end]:
+    if layer in relevant and layer.configured:
+      _check_settings(layer)
+  return orders[0] if orders else ''
+
+
+def _between(layers: list[Layer], first: str, second: str) -> list[Layer]:
+  """Gives the layers that lead from one to the other; a file may hold other branches too."""
+  names = [layer.name for layer in layers]
+  start = layers[names.index(first)]
+  blobs, found = set(start.tops), []
+  for layer in layers[names.index(first) + 1 : names.index(second)]:
+    if not blobs or not layer.bottoms or blobs & set(layer.bottoms):
+      found.append(layer)
+      blobs |= set(layer.tops)
+  return found
+
+
+def _check_settings(layer: Layer) -> None:
+  is_lrn = layer.type == 'LRN'
+  wanted, defaults = (_LRN, _LRN_DEFAULTS) if is_lrn else (_POOLING, _POOLING_DEFAULTS)
+  for setting, value in wanted.items():
+    found = layer.settings.get(setting, defaults[setting])
+    if not np.isclose(found, value, rtol=1e-5):
+      raise WeightsError(f'{layer.name} has {setting} {found:g}, this AlexNet {value:g}')
+
+
+def _fold_normalisation(
+  layers: list[Layer], ours: dict[str, Layer], arrays: layouts.Arrays
+) -> set[str]:
+  """Folds each BatchNorm and Scale into the layer whose output it takes; gives their names."""
+  source: dict[str, str] = {}  # which layer's plain output a blob is; '' after a ReLU, a pooling
+  previous, folded = '', set()
+  for layer in layers:
+    bottom = layer.bottoms[0] if layer.bottoms else ''
+    given = source.get(bottom, '') if bottom else previous
+    if layer.name in ours:
+      given = layer.name
+    elif layer.type in ('BatchNorm', 'Scale') and layer.blobs:
+      if given and given != _UNREAD:
+        gain, shift = _affine(layer)
+        _fold(given, gain, shift, arrays, layer.name)
+        folded.add(layer.name)
+      elif not given and _belongs(layer, layers):
+        raise WeightsError(
+          f"{layer.name} ({layer.type}) does not follow a convolution directly, but '{bottom}': it "
+          'cannot be folded'
+        )
+    elif layer.type in _ACTIVATIONS and given in ours:
+      raise WeightsError(f'{layer.name} after {given} is {layer.type}; AlexNet has ReLU')
+    elif layer.blobs:
+      given = _UNREAD
+    elif layer.type not in _PASSED_ON:
+      given = ''
+    for top in layer.tops:
+      source[top] = given
+    previous = given
+  return folded
+
+
+def _belongs(layer: Layer, layers: list[Layer]) -> bool:
+  """Says whether a layer lies within the network that is read: before fc6, or before the last of
+  the trunk's layers."""
+  names = [each.name for each in layers]
+  last = max(names.index(name) for name in names if name in weights_lib.LAYERS)
+  return names.index(layer.name) <= last
+
+
+def _affine(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
+  """Gives y = gain * x + shift, float64 `[C]` each."""
+  blobs = [blob.astype(np.float64).reshape(-1) for blob in layer.arrays()]
+  if layer.type == 'Scale':
+    return blobs[0], blobs[1] if len(blobs) > 1 else np.zeros_like(blobs[0])
+  if len(blobs) != 3 or blobs[2].size != 1:
+    raise WeightsError(f'{layer.name} (BatchNorm) has {len(blobs)} arrays: mean, variance, factor')
+  factor = 1 / blobs[2][0] if blobs[2][0] else 0.0
+  mean, variance = blobs[0] * factor, blobs[1] * factor
+  gain = 1 / np.sqrt(variance + layer.settings.get('eps', 1e-5))
+  return gain, -mean * gain
+
+
+def _fold(
+  name: str, gain: np.ndarray, shift: np.ndarray, arrays: layouts.Arrays, norm: str
+) -> None:
+  weight, bias = arrays[f'{name}.weight'], arrays[f'{name}.bias'].reshape(-1)
+  if gain.shape != bias.shape or shift.shape != bias.shape:
+    raise WeightsError(f'{norm} has {gain.size} channels, {name} before it {bias.size}')
+  outputs = -2 if weight.ndim == 4 and weight.shape[:2] == (1, 1) else 0  # old shape of fc layers
+  shape = [1] * weight.ndim
+  shape[outputs] = gain.size
+  arrays[f'{name}.weight'] = (weight * gain.reshape(shape)).astype(np.float32)
+  arrays[f'{name}.bias'] = (bias * gain + shift).astype(np.float32)

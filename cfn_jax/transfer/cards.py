@@ -1,0 +1,122 @@
+"""The model card beside exported weights: what they are, how to feed them, where they come from.
+
+`model_card.json` is read back: it tells what a `.pth` or `.caffemodel` file alone cannot. It counts
+only for the very file whose sha256 it holds. `model_card.md` is the same for people.
+"""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from cfn_jax.transfer import geometry
+from cfn_jax.transfer import weights as weights_lib
+
+NAME = 'model_card.json'
+_TEXT_NAME = 'model_card.md'
+_LICENCE = (
+  'The files hold numbers computed from the training images, no images. Terms that bind those '
+  'images, or the file that the weights were read from, may bind these weights too: check them '
+  'before passing the files on.'
+)
+
+
+def make_record(weights: weights_lib.Weights) -> dict[str, Any]:
+  """Gives all of the weights but their arrays, as plain values."""
+  return {
+    'kind': weights.kind,
+    'order': weights.order,
+    'groups': list(weights.groups),
+    'stride': weights.stride,
+    'padding': weights.padding,
+    'input': weights.input.to_json(),
+    # One order of the keys, so that equal weights make equal files.
+    'origin': json.loads(json.dumps(weights_lib.json_ready(weights.origin), sort_keys=True)),
+  }
+
+
+def sha256(path: pathlib.Path) -> str:
+  """Gives the digest of a file."""
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def save_card(folder: pathlib.Path, weights: weights_lib.Weights, files: list[str]) -> None:
+  """Writes both forms of the card for the named files of a folder."""
+  card = make_record(weights) | {
+    'layers': {name: list(weights.params[name]['kernel'].shape) for name in weights.layers()},
+    'tiles': weights.tiles(),
+    'input_px': geometry.choose_input_px(weights),
+    'sha256': {name: sha256(folder / name) for name in files},
+    'licence': _LICENCE,
+  }
+  (folder / NAME).write_text(json.dumps(card, indent=2) + '\n', encoding='utf8')
+  (folder / _TEXT_NAME).write_text(_describe(card), encoding='utf8')
+
+
+def find_record(path: pathlib.Path) -> dict[str, Any]:
+  """Gives the record in the card beside a file, `{}` where none is about this very file.
+
+  Raises:
+    WeightsError: the card cannot be read, or tells another digest for this name.
+  """
+  card_path = path.with_name(NAME)
+  if not card_path.is_file():
+    return {}
+  try:
+    card = json.loads(card_path.read_text(encoding='utf8'))
+    digests = dict(card['sha256'])
+    record = {name: card[name] for name in ('order', 'stride', 'padding', 'input', 'origin')}
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise weights_lib.WeightsError(f'{card_path}: no model card: {error}') from error
+  if path.name not in digests:
+    return {}
+  if digests[path.name] != sha256(path):
+    raise weights_lib.WeightsError(
+      f'{path} is not the file that {card_path.name} beside it describes (sha256 differs): it was '
+      'damaged or replaced; move it away from the card to read it as a foreign file'
+    )
+  return record
+
+
+def describe_input(record: weights_lib.InputRecord) -> str:
+  """Says in one line how images are prepared."""
+  order = ', '.join(record.channels.upper())
+  scale = ', '.join(f'{each:.6g}' for each in record.scale)
+  if record.normalization:
+    own = {
+      'tile': 'its own mean and standard deviation over pixels and channels',
+      'channel': 'the mean and standard deviation of each of its channels',
+      'mean': f'the mean of each of its channels and {record.std:g}',
+    }[record.normalization]
+    return f'{order}; each image or tile by {own}, then times ({scale})'
+  mean = ', '.join(f'{each:.6g}' for each in record.mean)
+  return f'{order}; (pixel of 0..255 - ({mean})) * ({scale})'
+
+
+def _describe(card: Mapping[str, Any]) -> str:
+  record = weights_lib.record_from_json(card['input'])
+  origin = card['origin']
+  stages = 'pooling, then LRN' if card['order'] == 'caffenet' else 'LRN, then pooling'
+  lines = [
+    '# Model card',
+    '',
+    f'- network: {card["kind"]}, {stages}, conv1 with stride {card["stride"]} and padding '
+    f'{card["padding"]}, groups {card["groups"]}'
+    + (f', fc7 sees {card["tiles"]} tiles' if card['tiles'] > 1 else ''),
+    f'- input: {card["input_px"]} px; {describe_input(record)}',
+    f'- source: {origin.get("file", "not recorded")}',
+    f'- code: commit {origin.get("commit") or "not recorded"}',
+    f'- data and puzzles: {json.dumps(origin.get("fingerprint", {}))}',
+    f'- permutation set: {len(origin.get("permutations", []))} permutations in {NAME}',
+    f'- metrics: {json.dumps(origin.get("metrics", {}))}',
+  ]
+  lines += [f'- note: {note}' for note in origin.get('notes', [])]
+  lines += ['', '| layer | kernel |', '|---|---|']
+  lines += [f'| {name} | {shape} |' for name, shape in card['layers'].items()]
+  lines += ['', '| file | sha256 |', '|---|---|']
+  lines += [f'| {name} | {digest} |' for name, digest in card['sha256'].items()]
+  lines += ['', 'Licence: ' + card['licence'], '', '## Training config', '', '```json']
+  lines += [json.dumps(origin.get('config', {}), indent=2), '```', '']
+  return '\n'.join(lines)

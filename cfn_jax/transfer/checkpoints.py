@@ -1,0 +1,218 @@
+"""Weights out of a run's checkpoints, on the CPU, whatever devices saved them.
+
+The layout is that of `training/checkpoint.py`: `<workdir>/checkpoints/<step>/state` (arrays) and
+`meta` (JSON, with digests of the arrays). Only the parameters are read, not the optimizer's state.
+"""
+
+import contextlib
+import gc
+import json
+import logging
+import pathlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+
+from cfn_jax.training import digests
+from cfn_jax.transfer import weights as weights_lib
+
+WeightsError = weights_lib.WeightsError
+
+COLLECTIONS = ('params', 'ema')
+
+
+def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
+  """Finds the folder of one step.
+
+  Args:
+    path: a workdir, its `checkpoints` folder, a step's folder, or `state` in it.
+    step: 'latest', 'best' (by val_accuracy) or a number; unused where `path` names a step.
+
+  Raises:
+    WeightsError: there is none, or it is not whole.
+  """
+  if path.name == 'state' and (path.parent / 'meta').exists():
+    path = path.parent
+  if (path / 'state').is_dir():
+    if not (path / 'meta').is_dir():
+      raise WeightsError(f'{path}: there is no meta beside the state: the step is not whole')
+    return path
+  folder = path / 'checkpoints' if (path / 'checkpoints').is_dir() else path
+  steps = {
+    int(each.name): each
+    for each in folder.iterdir()
+    if each.name.isdigit() and (each / 'state').is_dir() and (each / 'meta').is_dir()
+  }
+  if not steps:
+    raise WeightsError(
+      f'{path}: no checkpoint in it; a workdir, its checkpoints folder, a step or a file of '
+      'weights is needed'
+    )
+  if step == 'latest':
+    return steps[max(steps)]
+  if step == 'best':
+    return steps[max(steps, key=lambda each: (_accuracy(steps[each]), each))]
+  if not step.isdigit() or int(step) not in steps:
+    listed = ', '.join(map(str, sorted(steps)))
+    raise WeightsError(f"{path}: no step '{step}'; there are {listed}, 'latest' and 'best'")
+  return steps[int(step)]
+
+
+def _accuracy(folder: pathlib.Path) -> float:
+  return float(_read_json(folder / 'metrics' / 'metrics').get('val_accuracy', -1.0))
+
+
+def read_checkpoint(
+  path: pathlib.Path, *, step: str = 'latest', collection: str = 'params'
+) -> weights_lib.Weights:
+  """Reads the weights of a step; see `find_step`.
+
+  Args:
+    collection: 'params', or 'ema' where the run kept averaged parameters.
+
+  Raises:
+    WeightsError: what is missing or damaged, and where.
+  """
+  folder = find_step(path, step)
+  meta = _read_json(folder / 'meta' / 'metadata')
+  if not meta or not digests.is_sealed(meta):
+    raise WeightsError(f'{folder} is damaged: meta/metadata is not what was saved')
+  params = _restore(folder / 'state', collection)
+  _check_digests(params, meta.get(digests.ARRAYS, {}), collection, folder)
+  config = meta.get('config', {})
+  origin = {
+    'file': str(folder),
+    'step': int(folder.name) if folder.name.isdigit() else 0,
+    'weights': collection,
+    'task': meta.get('task', ''),
+    'config': config,
+    'commit': meta.get('commit', ''),
+    'fingerprint': meta.get('fingerprint', {}),
+    'metrics': _read_json(folder / 'metrics' / 'metrics'),
+    'permutations': _read_permutations(folder.parent.parent / 'permutations.npy'),
+  }
+  network = meta['network'] if 'network' in meta else _describe(config, folder)
+  try:
+    return weights_lib.make_weights(
+      params,
+      order=str(network['order']),
+      stride=int(network['stride']),
+      record=weights_lib.record_from_json(network['input']),
+      origin=origin,
+      padding=int(network.get('padding', 0)),
+    )
+  except WeightsError as error:
+    raise WeightsError(f'{folder}: {error}') from error
+
+
+def _check_digests(
+  params: weights_lib.Params,
+  saved: Mapping[str, Any],
+  collection: str,
+  folder: pathlib.Path,
+) -> None:
+  """Compares the arrays with the digests in the meta; a run of an older version has none."""
+  found = {
+    f'{collection}/{layer}/{name}': array
+    for layer, arrays in params.items()
+    for name, array in arrays.items()
+  }
+  wanted = {name: each for name, each in saved.items() if name.startswith(f'{collection}/')}
+  changed = digests.compare(wanted, found) if wanted else []
+  if changed:
+    raise WeightsError(f'{folder} is damaged: not the arrays that were saved: {changed[0]}, ...')
+
+
+def _describe(config: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+  """Gives layer order, stride and input record of a pretext network, from its config."""
+  try:
+    puzzle, model = config['puzzle'], config['model']
+    mean, std, scale = puzzle['global_mean'], puzzle['global_std'], puzzle['tile_scale']
+    kind = puzzle['normalization']
+    record = {
+      'channels': 'rgb',
+      'mean': mean,
+      'scale': [scale / std if kind == 'global' else scale] * 3,
+      'normalization': '' if kind == 'global' else kind,
+      'std': std,
+    }
+    return {'order': model['order'], 'stride': model['stride'], 'input': record}
+  except (KeyError, TypeError) as error:
+    raise WeightsError(f'{folder}: the config in its meta has no {error}') from error
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    values = json.loads(path.read_text(encoding='utf8'))
+  except (OSError, ValueError):
+    return {}
+  return values if isinstance(values, dict) else {}
+
+
+def _read_permutations(path: pathlib.Path) -> list[list[int]]:
+  try:
+    permutations = np.load(path, allow_pickle=False)
+  except (OSError, ValueError, EOFError):
+    return []
+  return [[int(tile) for tile in row] for row in permutations]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Hushes Orbax's note that one item of a step is no step of its own, and, where a file is
+  damaged, the tracebacks of the other reads that are still under way in tensorstore's threads."""
+  logger = logging.getLogger('absl')
+  level, hook = logger.level, sys.unraisablehook
+  logger.setLevel(logging.ERROR)
+  sys.unraisablehook = lambda _: None
+  try:
+    yield
+  except Exception:
+    time.sleep(0.2)
+    gc.collect()
+    raise
+  finally:
+    logger.setLevel(level)
+    sys.unraisablehook = hook
+
+
+def _restore(folder: pathlib.Path, collection: str) -> weights_lib.Params:
+  """Reads one tree of parameters as NumPy arrays; shapes and types are those of the metadata."""
+  if collection not in COLLECTIONS:
+    raise WeightsError(f"weights = '{collection}' is unknown: one of {', '.join(COLLECTIONS)}")
+  folder = folder.absolute()
+  try:
+    with _quiet(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+      metadata: Any = reader.metadata(folder)
+      tree = getattr(metadata.item_metadata, 'tree', metadata.item_metadata)
+      saved = tree.get(collection) if isinstance(tree, dict) else None
+      if not saved:
+        if collection == 'params':
+          raise WeightsError(f'{folder}: it cannot be restored: there are no parameters in it')
+        raise WeightsError(f'{folder}: the run kept no {collection}')
+      target = {
+        layer: {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in arrays.items()}
+        for layer, arrays in saved.items()
+      }
+      wanted = {collection: target}
+      restored = reader.restore(
+        folder,
+        args=ocp.args.PyTreeRestore(
+          item=wanted,
+          restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+          partial_restore=True,
+        ),
+      )[collection]
+  except WeightsError:
+    raise
+  except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
+    reason = weights_lib.first_line(error)
+    raise WeightsError(f'{folder}: it cannot be restored: {reason}') from error
+  return {
+    layer: {name: np.asarray(array) for name, array in arrays.items()}
+    for layer, arrays in restored.items()
+  }

@@ -1,0 +1,115 @@
+"""Weights to a folder that another program can use: files of one format, and the model card.
+
+The folder appears whole or not at all: it is written under another name and renamed.
+"""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+from cfn_jax.transfer import arrays, caffe_writer, cards, files, layouts, pytorch
+from cfn_jax.transfer import weights as weights_lib
+
+WeightsError = weights_lib.WeightsError
+
+FORMATS = ('pytorch', 'caffe', 'safetensors', 'npz')
+NAMES = ('', 'vissl')
+
+
+def check(out: pathlib.Path, to: str, *, names: str = '', overwrite: bool = False) -> None:
+  """Checks all that can be wrong before any weights are read.
+
+  Raises:
+    WeightsError: an unknown format; the folder exists; PyTorch is missing.
+  """
+  if to not in FORMATS:
+    raise WeightsError(f"to = '{to}' is unknown: one of {', '.join(FORMATS)}")
+  if names not in NAMES or (names and to not in ('pytorch', 'safetensors')):
+    raise WeightsError(
+      f"names = '{names}' with to = '{to}': 'vissl' goes with pytorch, safetensors"
+    )
+  if to == 'pytorch':
+    pytorch.require_torch()
+  if out.exists() and not out.is_dir():
+    raise WeightsError(f'{out} is a file; --out names a folder')
+  if out.exists() and any(out.iterdir()):
+    if not overwrite:
+      raise WeightsError(f'{out} exists and is not empty: name another folder, or add --overwrite')
+    if not (out / cards.NAME).is_file():
+      raise WeightsError(
+        f'{out} holds no {cards.NAME}, so it is none of ours: --overwrite would delete it; name '
+        'another folder'
+      )
+
+
+def save_folder(
+  weights: weights_lib.Weights,
+  out: pathlib.Path,
+  to: str,
+  *,
+  names: str = '',
+  overwrite: bool = False,
+) -> list[str]:
+  """Writes the weights and their card; gives the names of the files.
+
+  Args:
+    to: one of `FORMATS`.
+    names: 'vissl': the keys of VISSL's trunks instead of ours.
+
+  Raises:
+    WeightsError: see `check`; the weights are no network that the format can hold.
+  """
+  check(out, to, names=names, overwrite=overwrite)
+  try:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    written = pathlib.Path(tempfile.mkdtemp(prefix=f'.{out.name}.', dir=out.parent))
+  except OSError as error:
+    raise WeightsError(f'{out.parent}: nothing can be written there: {error.strerror}') from error
+  try:
+    made = _write(weights, written, to, names=names)
+    cards.save_card(written, weights, made)
+    mask = _umask()  # mkdtemp and some writers leave nothing for others to read
+    written.chmod(0o777 & ~mask)
+    for file in written.iterdir():
+      file.chmod(0o666 & ~mask)
+    if out.exists():
+      shutil.rmtree(out)
+    written.rename(out)
+  finally:
+    shutil.rmtree(written, ignore_errors=True)
+  return [*made, cards.NAME]
+
+
+def _umask() -> int:
+  mask = os.umask(0)
+  os.umask(mask)
+  return mask
+
+
+def _write(weights: weights_lib.Weights, folder: pathlib.Path, to: str, *, names: str) -> list[str]:
+  network = weights.kind if weights.kind == 'cfn' and 'fc8' in weights.params else 'alexnet'
+  if to == 'npz':
+    files.save_weights(weights, folder / 'weights.npz')
+    return ['weights.npz']
+  if to == 'caffe':
+    made = ['model.caffemodel', 'deploy.prototxt']
+    caffe_writer.save_caffe(
+      weights,
+      folder / made[0],
+      folder / made[1],
+      name=network,
+      comment=f'Input: {cards.describe_input(weights.input)}',
+    )
+    return made
+  caffe_writer.check_layers(weights)
+  named = pytorch.to_vissl(weights) if names == 'vissl' else layouts.to_foreign(weights)
+  if to == 'safetensors':
+    arrays.save_safetensors(folder / 'model.safetensors', named, cards.make_record(weights))
+    return ['model.safetensors']
+  pytorch.save_state_dict(named, folder / 'model.pth')
+  if names:
+    return ['model.pth']
+  module = f'{network}.py'
+  (folder / module).write_text(pytorch.module_source(weights), encoding='utf8')
+  return ['model.pth', module]

@@ -1,0 +1,236 @@
+"""Weights from the disk: a run, a step, an exported folder, or a file of any format.
+
+The content says what a file is, and its name must agree. Whatever the format, a `Weights` comes out
+that says how it is to be fed; what a file alone cannot say is taken from the card beside it, or
+assumed, and then noted in `origin['notes']`.
+"""
+
+import dataclasses
+import pathlib
+import zipfile
+from typing import Any
+
+from cfn_jax.transfer import arrays, caffe, cards, checkpoints, layouts, networks, pytorch
+from cfn_jax.transfer import weights as weights_lib
+
+WeightsError = weights_lib.WeightsError
+
+FORMATS = {
+  'npz': ('.npz',),
+  'safetensors': ('.safetensors',),
+  'pytorch': ('.pth', '.pt', '.torch', '.pkl'),
+  'caffe': ('.caffemodel',),
+}
+# The file that a folder is known by, in the order in which they are looked for.
+FOLDER_FILES = ('weights.npz', 'model.safetensors', 'model.caffemodel', 'model.pth')
+
+
+@dataclasses.dataclass(frozen=True)
+class Assumed:
+  """What is taken of a foreign file that does not say it; '' and 0: what its format suggests.
+
+  Attributes:
+    input: 'unit', 'caffe' or 'imagenet'. By format: Caffe's for `.caffemodel`, else ImageNet's.
+    order: 'caffenet' or 'alexnet'. Else 'caffenet'.
+    stride: of conv1. Else 4.
+  """
+
+  input: str = ''
+  order: str = ''
+  stride: int = 0
+
+  def __post_init__(self) -> None:
+    if self.input and self.input not in weights_lib.RECORDS:
+      raise WeightsError(f"'{self.input}': one of {', '.join(weights_lib.RECORDS)}")
+
+
+def load_weights(
+  path: str | pathlib.Path,
+  *,
+  step: str = 'latest',
+  collection: str = 'params',
+  assumed: Assumed | None = None,
+) -> weights_lib.Weights:
+  """Reads weights from a workdir, its `checkpoints`, a step, `state` in it, or a file.
+
+  Args:
+    step: 'latest', 'best' or a number, for a workdir.
+    collection: 'params' or 'ema', for a checkpoint.
+    assumed: what is taken of a foreign file that does not say it.
+
+  Raises:
+    WeightsError: what is wrong, where, and what would be right.
+  """
+  path = pathlib.Path(path).expanduser()
+  if not path.exists():
+    raise WeightsError(f'{path}: there is no such file or folder')
+  if path.is_dir():
+    if not (path / 'checkpoints').is_dir():
+      for name in FOLDER_FILES:
+        if (path / name).is_file():
+          return load_file(path / name, assumed=assumed or Assumed())
+    found = checkpoints.read_checkpoint(path, step=step, collection=collection)
+    networks.find_width(found)
+    return found
+  return load_file(path, assumed=assumed or Assumed())
+
+
+def find_format(path: pathlib.Path) -> str:
+  """Says which of `FORMATS` a file is.
+
+  Raises:
+    WeightsError: it is none, or its name says another.
+  """
+  found = _sniff(path)
+  suffix = path.suffix.lower()
+  named = [each for each, suffixes in FORMATS.items() if suffix in suffixes]
+  if not named:
+    known = ', '.join(suffixes[0] for suffixes in FORMATS.values())
+    raise WeightsError(f"{path}: the name must end in one of {known}, not '{suffix}'")
+  if found != named[0]:
+    held = f'a {found} file' if found in FORMATS else found
+    hint = f'; call it {FORMATS[found][0]}' if found in FORMATS else ''
+    raise WeightsError(f'{path}: named as {named[0]}, but it holds {held}{hint}')
+  return found
+
+
+def _sniff(path: pathlib.Path) -> str:
+  """Says what a file's first bytes are: one of `FORMATS`, or words for something else."""
+  with path.open('rb') as file:
+    head = file.read(64)
+  if not head:
+    return 'nothing'
+  if head.startswith(b'PK'):
+    try:
+      with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    except Exception as error:  # zipfile raises many kinds
+      reason = weights_lib.first_line(error)
+      raise WeightsError(f'{path}: a damaged or cut zip archive: {reason}') from error
+    if any(name.endswith('/data.pkl') or name == 'data.pkl' for name in names):
+      return 'pytorch'
+    return 'npz' if any(name.endswith('.npy') for name in names) else 'another zip archive'
+  if head[0] == 0x80 and head[1:2] in (b'\x02', b'\x03', b'\x04', b'\x05'):
+    return 'pytorch'  # a pickle, as PyTorch wrote them before 1.6
+  if head[8:9] == b'{' and int.from_bytes(head[:8], 'little') <= path.stat().st_size:
+    return 'safetensors'
+  for magic, words in (
+    (b'\x89HDF', 'an HDF5 file (a Caffe snapshot of that kind: load it in Caffe and save it anew)'),
+    (b'\x93NUMPY', 'a single .npy array'),
+    (b'\xff\xd8', 'a JPEG image'),
+    (b'\x89PNG', 'a PNG image'),
+    (b'version https://git-lfs', 'a Git LFS pointer: fetch the file itself'),
+  ):
+    if head.startswith(magic):
+      return words
+  # NetParameter starts with its name (field 1) or, without one, with a layer (2 or 100).
+  if head[0] in (0x0A, 0x12) or head[:2] == b'\xa2\x06':
+    return 'caffe'
+  return 'text' if all(32 <= byte < 127 or byte in b'\t\r\n' for byte in head) else 'unknown bytes'
+
+
+def load_file(path: pathlib.Path, *, assumed: Assumed) -> weights_lib.Weights:
+  """Reads one file; see `load_weights`."""
+  kind = find_format(path)
+  record = cards.find_record(path)
+  left_over: list[str] = []
+  stride, padding, order = 0, 0, ''
+  if kind == 'npz':
+    params, inner, left_over = arrays.load_npz(path)
+    record = inner or record
+  elif kind == 'caffe':
+    found = caffe.read_caffemodel(path)
+    params, left_over = found.params, found.left_over
+    order, stride, padding = found.order, found.stride, found.padding
+  else:
+    named, inner = (
+      arrays.load_safetensors(path)
+      if kind == 'safetensors'
+      else (pytorch.load_state_dict(path), {})
+    )
+    record = inner or record
+    try:
+      params, order, stride, left_over = pytorch.from_state_dict(named)
+    except WeightsError as error:
+      raise WeightsError(f'{path}: {error}') from error
+  try:
+    if record:
+      loaded = _from_record(params, record)
+    else:
+      loaded = _from_foreign(
+        params, kind=kind, order=order, stride=stride, padding=padding, assumed=assumed
+      )
+    networks.find_width(loaded)
+  except WeightsError as error:
+    raise WeightsError(f'{path}: {error}') from error
+  origin = dict(loaded.origin)  # what a record tells of an earlier source stays
+  if 'file' not in origin:
+    origin |= {'file': str(path), 'sha256': cards.sha256(path)}
+  if left_over:
+    origin['notes'] = [*origin.get('notes', []), f'not read: {", ".join(left_over)}']
+  return loaded.replace(origin=origin)
+
+
+def _from_record(params: weights_lib.Params, record: dict[str, Any]) -> weights_lib.Weights:
+  try:
+    return weights_lib.make_weights(
+      params,
+      order=str(record['order']),
+      stride=int(record['stride']),
+      record=weights_lib.record_from_json(record['input']),
+      origin=dict(record['origin']),
+      padding=int(record['padding']),
+    )
+  except KeyError as error:
+    raise WeightsError(f'its record has no {error}') from error
+  except (TypeError, ValueError) as error:
+    if isinstance(error, WeightsError):
+      raise
+    raise WeightsError(f'its record cannot be read: {error}') from error
+
+
+def _from_foreign(
+  params: weights_lib.Params,
+  *,
+  kind: str,
+  order: str,
+  stride: int,
+  padding: int,
+  assumed: Assumed,
+) -> weights_lib.Weights:
+  """Builds weights of a file without a record; what was assumed is noted."""
+  given: dict[str, Any] = {
+    'input': assumed.input or ('caffe' if kind == 'caffe' else 'imagenet'),
+    'order': order or assumed.order or 'caffenet',
+    'stride': stride or assumed.stride or 4,
+  }
+  if order and assumed.order and order != assumed.order:
+    raise WeightsError(f"the file has the order '{order}', '{assumed.order}' was asked for")
+  if stride and assumed.stride and stride != assumed.stride:
+    raise WeightsError(f'the file has stride {stride} at conv1, {assumed.stride} was asked for')
+  told = {
+    'input': assumed.input,
+    'order': order or assumed.order,
+    'stride': stride or assumed.stride,
+  }
+  notes = [
+    f'the file does not say its {name}: {given[name]} assumed' for name in given if not told[name]
+  ]
+  return weights_lib.make_weights(
+    params,
+    order=str(given['order']),
+    stride=int(given['stride']),
+    record=weights_lib.RECORDS[str(given['input'])],
+    origin={'notes': notes} if notes else {},
+    padding=padding,
+  )
+
+
+def save_weights(weights: weights_lib.Weights, path: pathlib.Path) -> None:
+  """Writes `.npz`, the form that loses nothing and that every tool here reads."""
+  arrays.save_npz(path, weights.params, cards.make_record(weights))
+
+
+def foreign_arrays(weights: weights_lib.Weights) -> layouts.Arrays:
+  """Gives the arrays under PyTorch's names and in its layouts."""
+  return layouts.to_foreign(weights)

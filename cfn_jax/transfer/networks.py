@@ -1,0 +1,92 @@
+"""Flax networks for weights that came from anywhere: widths, groups and orders follow the weights.
+
+Between transfer/ and models/: evaluations and parity checks build their network here.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cfn_jax.models import alexnet, cfn
+from cfn_jax.transfer import weights as weights_lib
+
+_FEATURES = dict(zip(weights_lib.CONVOLUTIONS, (96, 256, 384, 384, 256)))
+
+
+def find_width(weights: weights_lib.Weights) -> float:
+  """Gives the width (1: AlexNet's) whose channels are those of the convolutions.
+
+  Raises:
+    WeightsError: no width has these channels.
+  """
+  channels = {
+    name: weights.params[name]['kernel'].shape[-1]
+    for name in weights_lib.CONVOLUTIONS
+    if name in weights.params
+  }
+  if not channels:
+    return 1.0
+  # Channels are multiples of 8: each layer leaves a range of widths. The ends come last, a round
+  # figure is likelier.
+  low = max((count - 4) / _FEATURES[name] for name, count in channels.items())
+  high = min((count + 4) / _FEATURES[name] for name, count in channels.items())
+  exact = [count / _FEATURES[name] for name, count in channels.items()]
+  for width in (*exact, (low + high) / 2):
+    if all(alexnet.scaled(_FEATURES[name], width) == count for name, count in channels.items()):
+      return width
+  listed = ', '.join(f'{name} {count}' for name, count in channels.items())
+  raise weights_lib.WeightsError(
+    f'the channels ({listed}) are those of no AlexNet of any width: 96, 256, 384, 384, 256 times '
+    'one factor'
+  )
+
+
+def make_network(
+  weights: weights_lib.Weights, *, num_classes: int = 0, dropout: float = 0.5, dtype: Any = None
+) -> alexnet.AlexNet | cfn.Cfn:
+  """Builds the network that `weights.params` are the parameters of.
+
+  For a trunk it is AlexNet, whose `stages` need no fully connected layer. Parameters that the
+  weights lack are the caller's to draw.
+
+  Args:
+    num_classes: outputs where the weights have no fc8; 0: 1000.
+    dropout: share of values dropped in training.
+    dtype: of the computation; None: float32.
+
+  Raises:
+    WeightsError: the channels fit no width.
+  """
+  params = weights.params
+  outputs = {
+    name: params[name]['kernel'].shape[1] for name in ('fc6', 'fc7', 'fc8') if name in params
+  }
+  geometry: dict[str, Any] = {
+    'order': weights.order,
+    'stride': weights.stride,
+    'width': find_width(weights),
+    'dropout': dropout,
+    'dtype': jnp.float32 if dtype is None else dtype,
+    'groups': weights.groups,
+    'padding': weights.padding,
+    'fc6_features': outputs.get('fc6', 4096),
+    'fc7_features': outputs.get('fc7', 4096),
+  }
+  last = outputs.get('fc8', num_classes or 1000)
+  if weights.kind == 'cfn':
+    return cfn.Cfn(num_permutations=last, **geometry)
+  return alexnet.AlexNet(num_classes=last, **geometry)
+
+
+def trunk_stages(weights: weights_lib.Weights, images: np.ndarray) -> dict[str, np.ndarray]:
+  """Runs the trunk on uint8 RGB images `[B, H, W, 3]`, prepared as the weights want them.
+
+  Returns:
+    Every stage by Caffe's name (`models/alexnet.apply_trunk`), float32 `[B, h, w, features]`.
+  """
+  network = make_network(weights)
+  run = jax.jit(lambda params, x: network.apply({'params': params}, x, method='stages'))
+  found: Any = run(weights.params, weights.input.prepare(images))
+  return {name: np.asarray(stage) for name, stage in found.items()}

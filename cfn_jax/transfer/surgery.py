@@ -1,0 +1,254 @@
+"""Surgery on weights: from the CFN to AlexNet and back, merging, folding the input into conv1.
+
+Paper, section 3: conv1 .. conv5 move from the CFN to a standard AlexNet, whose first stride
+is 4 and whose fully connected layers start anew. NumPy in, NumPy out.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from cfn_jax.transfer import geometry
+from cfn_jax.transfer import weights as weights_lib
+
+Weights = weights_lib.Weights
+WeightsError = weights_lib.WeightsError
+
+# Fresh fully connected layers: mean and std of the weights, and the biases (std 0: see `_std`).
+FC_INITS = {
+  'bias': (0.0, 0.001, 0.1),  # the paper's figures, its mean read as the biases
+  'paper': (0.1, 0.001, 0.0),  # as printed: the weights' mean is 0.1
+  'caffe': (0.0, 0.0, 0.1),  # AlexNet's fillers in Caffe: std 0.005, of fc8 0.01
+  'he': (0.0, 0.0, 0.0),  # variance 2 / inputs; fc8 std 0.01
+}
+
+
+def to_alexnet(
+  weights: Weights,
+  *,
+  num_classes: int,
+  fc_init: str = 'bias',
+  seed: int = 0,
+  stride: int = 4,
+  input_px: int = 227,
+  features: int = 4096,
+) -> Weights:
+  """Moves conv1 .. conv5 into AlexNet.
+
+  Args:
+    num_classes: outputs of fc8; 0: the trunk alone.
+    fc_init: how fc6 .. fc8 start, one of `FC_INITS`.
+    stride: conv1's; 4 in the paper's last version, 2 in its first ones.
+    input_px: side of the image that fc6 is made for.
+    features: of fc6 and fc7.
+
+  Raises:
+    WeightsError: there is no whole trunk; an unknown `fc_init`; an image too small.
+  """
+  params = _trunk(weights)
+  record = weights.input.fixed()
+  if num_classes:
+    side = geometry.pool5_side(input_px, stride=stride, padding=weights.padding)
+    if side < 1:
+      raise WeightsError(f'an image of {input_px} px leaves no map after pool5 at stride {stride}')
+    rows = side * side * params['conv5']['kernel'].shape[-1]
+    sizes = {'fc6': (rows, features), 'fc7': (features, features), 'fc8': (features, num_classes)}
+    params |= {
+      name: draw_layer(name, shape, fc_init=fc_init, seed=seed) for name, shape in sizes.items()
+    }
+  return weights_lib.make_weights(
+    params,
+    order=weights.order,
+    stride=stride,
+    record=record,
+    origin=weights.origin,
+    padding=weights.padding,
+  )
+
+
+def to_cfn_trunk(weights: Weights, *, stride: int = 2) -> Weights:
+  """Takes conv1 .. conv5 for a CFN's trunk (the AlexNet-to-jigsaw table of the paper)."""
+  return weights_lib.make_weights(
+    _trunk(weights),
+    order=weights.order,
+    stride=stride,
+    record=weights.input,
+    origin=weights.origin,
+    padding=weights.padding,
+  )
+
+
+def _trunk(weights: Weights) -> weights_lib.Params:
+  missing = [name for name in weights_lib.CONVOLUTIONS if name not in weights.params]
+  if missing:
+    raise WeightsError(f'the trunk is not whole: {", ".join(missing)} missing')
+  return {name: weights.params[name] for name in weights_lib.CONVOLUTIONS}
+
+
+def draw_layer(
+  name: str, shape: tuple[int, int], *, fc_init: str, seed: int
+) -> dict[str, np.ndarray]:
+  """Draws a fully connected layer `[in, out]`: a pure function of (seed, name, shape, fc_init)."""
+  if fc_init not in FC_INITS:
+    raise WeightsError(f"fc_init = '{fc_init}' is unknown: one of {', '.join(FC_INITS)}")
+  # Deviation: fresh fully connected layers: the paper's "mean 0.1, std 0.001" is read as biases of
+  # 0.1 and weights of mean 0; weights of mean 0.1 ('paper') make all units of a layer alike.
+  mean, std, bias = FC_INITS[fc_init]
+  rng = np.random.Generator(np.random.Philox(key=[seed, zlib.crc32(name.encode())]))
+  kernel = rng.standard_normal(shape, np.float32)
+  kernel *= np.float32(std or _std(name, shape[0], fc_init))
+  kernel += np.float32(mean)
+  return {'kernel': kernel, 'bias': np.full(shape[1], bias, np.float32)}
+
+
+def _std(name: str, inputs: int, fc_init: str) -> float:
+  if name == 'fc8':
+    return 0.01
+  return 0.005 if fc_init == 'caffe' else float(np.sqrt(2 / inputs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """What a merge did, array by array: 'conv1/kernel', ...
+
+  Attributes:
+    loaded: taken from the given parameters.
+    new: kept as the network had them.
+    left_over: given and not used.
+  """
+
+  loaded: tuple[str, ...]
+  new: tuple[str, ...]
+  left_over: tuple[str, ...]
+
+  def __str__(self) -> str:
+    count = f'{len(self.loaded)}/{len(self.loaded)} arrays'
+    parts = [f'{_span(self.loaded)} loaded ({count})']
+    if self.new:
+      parts.append(f'{_span(self.new)} new')
+    text = ', '.join(parts)
+    return f'{text}; {_span(self.left_over)} left over' if self.left_over else text
+
+
+def _span(arrays: Iterable[str]) -> str:
+  """Names the layers of some arrays: 'conv1..conv5', 'fc6, fc7'."""
+  layers = list(dict.fromkeys(name.split('/')[0] for name in arrays))
+  convolutions = [name for name in weights_lib.CONVOLUTIONS if name in layers]
+  whole = tuple(convolutions) == weights_lib.CONVOLUTIONS[: len(convolutions)]
+  if len(convolutions) > 2 and whole:
+    others = [name for name in layers if name not in convolutions]
+    return ', '.join([f'{convolutions[0]}..{convolutions[-1]}', *others])
+  return ', '.join(layers) or 'nothing'
+
+
+def merge(
+  into_params: Mapping[str, Any],
+  from_params: Mapping[str, Any],
+  layers: tuple[str, ...] = weights_lib.CONVOLUTIONS,
+) -> tuple[dict[str, Any], Report]:
+  """Replaces whole layers of a network's parameters by given ones of the same names.
+
+  Args:
+    into_params: the network's, `{layer: {array name: array}}`.
+    from_params: the given ones, of the same form.
+    layers: which layers must be taken.
+
+  Raises:
+    WeightsError: lists all that does not fit: a layer missing on either side, an array that only
+      one side has, another shape or type.
+  """
+  problems = []
+  for layer in layers:
+    sides = (('the network', into_params), ('the given weights', from_params))
+    absent = [side for side, params in sides if layer not in params]
+    problems += [f'{layer} is missing in {side}' for side in absent]
+    if absent:
+      continue
+    ours, theirs = into_params[layer], from_params[layer]
+    for name in sorted({*ours, *theirs}):
+      where = f'{layer}/{name}'
+      if name not in theirs or name not in ours:
+        side = 'the given weights' if name not in theirs else 'the network'
+        problems.append(f'{where} is missing in {side}')
+      elif ours[name].shape != theirs[name].shape:
+        problems.append(
+          f'{where} is {list(theirs[name].shape)}, the network has {list(ours[name].shape)}'
+        )
+      elif ours[name].dtype != theirs[name].dtype:
+        problems.append(f'{where} is {theirs[name].dtype}, the network has {ours[name].dtype}')
+  if problems:
+    raise WeightsError('the weights do not fit: ' + '; '.join(problems))
+  merged = {
+    name: from_params[name] if name in layers else into_params[name] for name in into_params
+  }
+  return merged, Report(
+    loaded=_arrays(into_params, [name for name in into_params if name in layers]),
+    new=_arrays(into_params, [name for name in into_params if name not in layers]),
+    left_over=_arrays(from_params, [name for name in from_params if name not in layers]),
+  )
+
+
+def compare(before: Weights, after: Weights) -> Report:
+  """Reports which layers of some weights came through surgery, and which were drawn."""
+
+  def kept(layer: str) -> bool:  # conv1 may have been folded, so arrays of convolutions change
+    if layer not in before.params or layer in weights_lib.CONVOLUTIONS:
+      return layer in before.params
+    return after.params[layer]['kernel'] is before.params[layer]['kernel']
+
+  same = [layer for layer in after.layers() if kept(layer)]
+  return Report(
+    loaded=_arrays(after.params, same),
+    new=_arrays(after.params, [layer for layer in after.layers() if layer not in same]),
+    left_over=_arrays(before.params, [layer for layer in before.layers() if layer not in same]),
+  )
+
+
+def _arrays(params: Mapping[str, Any], layers: Iterable[str]) -> tuple[str, ...]:
+  return tuple(f'{layer}/{name}' for layer in layers for name in params[layer])
+
+
+def fold_input(weights: Weights, to: str | weights_lib.InputRecord) -> Weights:
+  """Changes how images must be prepared, and conv1 so that it gives the same for the same image.
+
+  Exact in real numbers: channel order, scale and mean are linear, and conv1 has no padding. A
+  record that normalises each image by itself is taken by the fixed figures that stand in for its
+  own (`InputRecord.fixed`).
+
+  Args:
+    to: 'unit', 'caffe', 'imagenet', or a record.
+
+  Raises:
+    WeightsError: an unknown name; no conv1; conv1 is padded and the mean changes (the zeros around
+      the image would then stand for another colour).
+  """
+  if isinstance(to, str):
+    if to not in weights_lib.RECORDS:
+      raise WeightsError(f"input = '{to}' is unknown: one of {', '.join(weights_lib.RECORDS)}")
+    to = weights_lib.RECORDS[to]
+  if to == weights.input:
+    return weights
+  if 'conv1' not in weights.params:
+    raise WeightsError('conv1 is missing: the input cannot be folded into it')
+  old, new = weights.input.fixed(), to.fixed()
+  flip = old.channels != new.channels
+  kernel = weights.params['conv1']['kernel'].astype(np.float64)
+  mean, scale = np.array(old.mean), np.array(old.scale)
+  if flip:
+    kernel, mean, scale = kernel[:, :, ::-1], mean[::-1], scale[::-1]
+  shift = (np.array(new.mean) - mean) * scale  # a pixel of the new mean, as conv1 saw it before
+  if weights.padding and np.any(shift):
+    raise WeightsError(
+      f'conv1 is padded by {weights.padding} px, so the mean {old.mean} cannot become {new.mean} '
+      'exactly; keep the input as it is (--input=keep)'
+    )
+  bias = weights.params['conv1']['bias'] + np.einsum('yxco,c->o', kernel, shift)
+  kernel = kernel * (scale / np.array(new.scale))[:, None]
+  conv1 = {
+    'kernel': np.ascontiguousarray(kernel, np.float32),
+    'bias': bias.astype(np.float32),
+  }
+  return weights.replace(params={**weights.params, 'conv1': conv1}, input=to)

@@ -1,0 +1,169 @@
+"""`python -m cfn_jax.convert`: out of a run, in from other programs, and what it refuses."""
+
+import json
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import test_transfer_files
+import transfer_cases as cases
+
+from cfn_jax import convert
+from cfn_jax.transfer import files, networks
+from cfn_jax.transfer import weights as weights_lib
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('run')
+  weights = cases.draw(kind='cfn', stride=2, side=3, width=0.1, features=8)
+  test_transfer_files.save_run(folder, weights.params)
+  return folder
+
+
+def _fail(capsys, *arguments):
+  """Runs the command; gives its one line of error."""
+  with pytest.raises(SystemExit) as stop:
+    convert.main([str(argument) for argument in arguments])
+  assert stop.value.code == 2
+  error = capsys.readouterr().err
+  assert 'Traceback' not in error
+  return error
+
+
+def test_a_run_becomes_a_caffe_alexnet_in_a_process_of_its_own(workdir, tmp_path):
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'cfn_jax.convert', f'--checkpoint={workdir}', '--to=caffe'),
+      f'--out={tmp_path / "out"}',
+    ],
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=test_transfer_files.REPOSITORY,
+    timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'conv1..conv5 loaded (10/10 arrays); fc6, fc7, fc8 left over' in done.stdout
+  assert 'B, G, R; (pixel of 0..255 - (104, 117, 123)) * (1, 1, 1)' in done.stdout
+  weights = files.load_weights(tmp_path / 'out')
+  assert (weights.kind, weights.stride, weights.order) == ('trunk', 4, 'alexnet')
+  network = cv2.dnn.readNetFromCaffe(
+    str(tmp_path / 'out' / 'deploy.prototxt'), str(tmp_path / 'out' / 'model.caffemodel')
+  )
+  images = cases.images(1, 227)
+  network.setInput(cv2.dnn.blobFromImage(images[0][..., ::-1], mean=(104, 117, 123)))
+  source = files.load_weights(workdir)
+  fixed = source.replace(kind='trunk', stride=4, input=source.input.fixed())
+  wanted = networks.trunk_stages(fixed, images)['pool5'].transpose(0, 3, 1, 2)
+  assert cases.difference(network.forward('pool5'), wanted) < cases.TOLERANCE
+
+
+def test_every_format_gives_the_same_features(workdir, tmp_path):
+  images, found = cases.images(1, 99), {}
+  for to in ('npz', 'safetensors', 'caffe'):
+    for record in ('unit', 'caffe', 'imagenet'):
+      out = tmp_path / f'{to}_{record}'
+      arguments = [f'--checkpoint={workdir}', f'--to={to}', f'--out={out}', f'--input={record}']
+      assert convert.main(arguments) == 0
+      weights = files.load_weights(out)
+      assert weights.input == weights_lib.RECORDS[record]
+      found[out.name] = networks.trunk_stages(weights, images)['conv5']
+  for name, features in found.items():
+    assert cases.difference(features, found['npz_unit']) < cases.TOLERANCE, name
+
+
+def test_a_cfn_keeps_its_head_and_its_own_normalisation(workdir, tmp_path, capsys):
+  out = tmp_path / 'out'
+  arguments = [f'--checkpoint={workdir}', '--to=caffe', '--model=cfn', f'--out={out}']
+  assert convert.main(arguments) == 0
+  assert 'conv1..conv5, fc6, fc7, fc8 loaded (16/16 arrays)' in capsys.readouterr().out
+  weights = files.load_weights(out)
+  assert (weights.kind, weights.tiles(), weights.input.normalization) == ('cfn', 9, 'tile')
+  cases.assert_same_arrays(weights, files.load_weights(workdir))
+
+
+def test_fresh_layers_are_drawn_where_classes_are_asked_for(workdir, tmp_path, capsys):
+  arguments = [f'--checkpoint={workdir}', '--to=npz', '--classes=5', '--fc-init=he', '--seed=3']
+  for name in ('one', 'two'):
+    assert convert.main([*arguments, f'--out={tmp_path / name}']) == 0
+  assert 'fc6, fc7, fc8 new' in capsys.readouterr().out
+  one, two = (files.load_weights(tmp_path / name) for name in ('one', 'two'))
+  assert one.kind == 'alexnet' and one.params['fc8']['kernel'].shape == (4096, 5)
+  cases.assert_same_arrays(one, two)
+
+
+def test_a_file_comes_in_and_goes_straight_out_again(tmp_path, shared_root, capsys):
+  golden = shared_root('golden/caffenet_trunk.caffemodel')
+  assert convert.main([f'--from={golden}', f'--out={tmp_path / "in"}']) == 0
+  assert 'note: the file does not say its input: caffe assumed' in capsys.readouterr().out
+  assert convert.main([f'--from={golden}', '--to=caffe', f'--out={tmp_path / "out"}']) == 0
+  source = files.load_weights(golden)
+  for name in ('in', 'out'):
+    cases.assert_same_arrays(files.load_weights(tmp_path / name), source)
+  assert 'fc6' not in (tmp_path / 'out' / 'deploy.prototxt').read_text()
+
+
+def test_the_layer_order_stays_what_the_file_says(tmp_path):
+  weights = cases.draw(order='alexnet', width=0.1, features=8)
+  files.save_weights(weights, tmp_path / 'w.npz')
+  assert (
+    convert.main([f'--from={tmp_path / "w.npz"}', '--to=caffe', f'--out={tmp_path / "o"}']) == 0
+  )
+  text = (tmp_path / 'o' / 'deploy.prototxt').read_text()
+  assert text.index('"norm1"') < text.index('"pool1"')
+
+
+def test_a_folder_is_replaced_only_when_asked_and_only_ours(workdir, tmp_path, capsys):
+  out = tmp_path / 'out'
+  arguments = [f'--checkpoint={workdir}', '--to=npz', f'--out={out}']
+  assert convert.main(arguments) == 0
+  before = (out / 'weights.npz').read_bytes()
+  assert '--overwrite' in _fail(capsys, *arguments, '--step=3')
+  assert (out / 'weights.npz').read_bytes() == before
+  assert convert.main([*arguments, '--step=3', '--overwrite']) == 0
+  assert (out / 'weights.npz').read_bytes() != before
+  (tmp_path / 'mine').mkdir()
+  (tmp_path / 'mine' / 'thesis.txt').write_text('years of work')
+  arguments[-1] = f'--out={tmp_path / "mine"}'
+  assert 'none of ours' in _fail(capsys, *arguments, '--overwrite')
+  assert (tmp_path / 'mine' / 'thesis.txt').exists()
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['mine', 'out']
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'words'),
+  [
+    (('--to=npz', '--checkpoint=nowhere'), 'no such file or folder'),
+    (('--checkpoint={workdir}',), '--to is needed: one of pytorch'),
+    (('--checkpoint={workdir}', '--to=npz', '--step=4'), "no step '4'; there are 3, 5"),
+    (('--checkpoint={workdir}', '--to=caffe', '--names=vissl'), "'vissl' goes with pytorch"),
+    (('--checkpoint={workdir}', '--to=npz', '--weights=ema'), 'kept no ema'),
+    (('--checkpoint={workdir}', '--to=npz', '--model=cfn', '--stride=4'), 'made for stride 2'),
+    (('--from=setup.py',), 'must end in one of .npz'),
+    (('--checkpoint={workdir}', '--to=npz', '--classes=-3'), '--classes=-3: from 0 to 1000000'),
+    (('--checkpoint={workdir}', '--to=npz', '--stride=40'), '--stride=40: from 0 to 11'),
+    (('--checkpoint={workdir}', '--to=safetensors', '--names=vissl'), '96, 256, 384, 384, 256'),
+  ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(workdir, tmp_path, capsys, arguments, words):
+  given = [argument.format(workdir=workdir) for argument in arguments]
+  error = _fail(capsys, *given, f'--out={tmp_path / "out"}')
+  assert words in error and len(error.strip().splitlines()) == 1
+  assert not list(tmp_path.iterdir())
+
+
+def test_no_pytorch_is_said_before_any_work(workdir, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(convert.export.pytorch.importlib.util, 'find_spec', lambda name: None)
+  monkeypatch.setattr(convert.files, 'load_weights', lambda *a, **k: pytest.fail('weights read'))
+  error = _fail(capsys, f'--checkpoint={workdir}', '--to=pytorch', f'--out={tmp_path / "out"}')
+  assert '.[torch]' in error
+
+
+def test_the_card_of_a_run_names_its_config_and_metrics(workdir, tmp_path):
+  convert.main([f'--checkpoint={workdir}', '--to=npz', f'--out={tmp_path / "out"}'])
+  card = json.loads((tmp_path / 'out' / 'model_card.json').read_text())
+  assert card['origin']['config'] == test_transfer_files.CONFIG
+  assert card['origin']['metrics'] == {'val_accuracy': 0.2} and np.all(card['groups'])
