@@ -125,6 +125,8 @@ def fail(message: str) -> NoReturn:
 def quiet_libraries() -> None:
   """Leaves the terminal to our own lines: libraries report warnings only."""
   logging.set_verbosity(logging.WARNING)
+  # Passed on to the process that clears away the batches that a stopped run did not use.
+  sys.warnoptions.append('ignore:resource_tracker:UserWarning')
 
 
 def make_deterministic() -> None:

@@ -5,6 +5,7 @@ Flags, devices, the workdir, and one call; what a task does stands elsewhere.
 
 import dataclasses
 import pathlib
+import signal
 import sys
 from typing import Any
 
@@ -16,20 +17,43 @@ from absl import app, flags
 
 from cfn_jax import command
 from cfn_jax.data import images, loading, sources
+from cfn_jax.evaluation import (
+  alexnet_to_jigsaw,
+  frozen_layers,
+  recognition,
+  voc_classification,
+)
+from cfn_jax.evaluation import runs as evaluation_runs
+from cfn_jax.jigsaw import initial
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.pictures import class_scores
 from cfn_jax.pictures import run as run_pictures
-from cfn_jax.training import checkpoint, devices, loop, metrics, task
+from cfn_jax.training import (
+  checkpoint,
+  devices,
+  distributed,
+  finite,
+  lock,
+  loop,
+  metrics,
+  step_folders,
+  stopping,
+  task,
+)
+from cfn_jax.transfer import weights
 
 CONFIG = command.define_config()
 EXPECTED = (
   OSError,
   checkpoint.CheckpointError,
   devices.BatchError,
+  finite.NonFiniteError,
   images.BadImage,
   loading.LoadingError,
-  loop.NonFiniteError,
+  lock.LockedError,
   sources.SourceError,
+  weights.WeightsError,
 )
 WORKDIR = flags.DEFINE_string(
   'workdir', '', 'Folder of the run; runs/<config> by default. A run in it is continued.'
@@ -43,7 +67,26 @@ def run_jigsaw(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict
     made = jigsaw_task.make_task(config, pretext)
   pictures = run_pictures.make_pictures(pretext, chance_loss=made.chance_loss)
   made = dataclasses.replace(made, pictures=pictures, end_pictures=run_pictures.END)
+  if config.init_from:
+    made = start_from(config, pretext, made, workdir)
   return run(made, config, workdir)
+
+
+def start_from(
+  config: ml_collections.ConfigDict,
+  pretext: pretexts.Pretext,
+  made: task.Task,
+  workdir: pathlib.Path,
+) -> task.Task:
+  """Lets step 0 take the weights that the config names; a run that goes on needs them no more."""
+  path = str(pathlib.Path(config.init_from))
+  made = dataclasses.replace(made, fingerprint={**made.fingerprint, 'init_from': path})
+  if step_folders.find_steps(workdir / 'checkpoints') and not config.start_over:
+    return made
+  with command.short_errors(ValueError, OSError):
+    params, loaded = initial.load_initial(path, made.init(config.seed), pretext)
+  summary = [*made.summary, ('init_from', f'{path}: {loaded}')]
+  return dataclasses.replace(made, init=lambda _: params, summary=summary)
 
 
 def run(
@@ -59,9 +102,43 @@ def run(
     except images.BadImage as error:
       hint = '--config.data.on_bad_image=skip lists such files and goes on without them'
       raise images.BadImage(error.name, f'{error.reason}; {hint}') from error
+    except jax.errors.JaxRuntimeError as error:
+      if 'RESOURCE_EXHAUSTED' not in str(error):
+        raise
+      command.fail(say_out_of_memory(config, str(error)))
 
 
-TASKS = {'jigsaw': run_jigsaw}
+def say_out_of_memory(config: ml_collections.ConfigDict, error: str) -> str:
+  """Names the ways out where a device has too little memory for a step or an evaluation."""
+  asked = error.strip().splitlines()[0]
+  return (
+    f'a device ran out of memory ({asked}). Less is needed with a smaller batch_size (now '
+    f'{config.batch_size}) or eval_batch_size ({config.eval_batch_size}), with accumulate_steps > '
+    f'{config.accumulate_steps}, which keeps the batch, with remat = True (now {config.remat}), or '
+    f"with compute_dtype = 'bfloat16' (now '{config.compute_dtype}')"
+  )
+
+
+def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+  """Trains and scores what an evaluation compares; returns the figures of its runs."""
+  with command.short_errors(ValueError, OSError):
+    plan = EVALUATIONS[config.task](config)
+  with command.short_errors(*EXPECTED):
+    figures = evaluation_runs.execute(plan, config, workdir, run)
+  if not jax.process_index():
+    for name, rows in plan.charts(figures).items():
+      class_scores.draw_class_scores(workdir / name, rows)
+    print(f'everything is in {workdir}', file=sys.stderr)
+  return figures
+
+
+EVALUATIONS = {
+  'frozen_layers': frozen_layers.make_plan,
+  'voc_classification': voc_classification.make_plan,
+  'recognition': recognition.make_plan,
+  'alexnet_to_jigsaw': alexnet_to_jigsaw.make_plan,
+}
+TASKS = {'jigsaw': run_jigsaw} | dict.fromkeys(EVALUATIONS, run_evaluation)
 
 
 def print_summary(made: task.Task, workdir: pathlib.Path) -> None:
@@ -96,6 +173,23 @@ def print_closing(figures: dict[str, Any], workdir: pathlib.Path) -> None:
   print(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}', file=sys.stderr)
 
 
+def start_devices(config: ml_collections.ConfigDict) -> None:
+  """Joins the hosts and finds the devices, before anything else asks for one."""
+  if config.compilation_cache_dir:
+    folder = pathlib.Path(config.compilation_cache_dir).expanduser().resolve()
+    jax.config.update('jax_compilation_cache_dir', str(folder))
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+  with command.short_errors(ValueError):
+    devices.set_precision(config.matmul_precision)
+    distributed.start(
+      config.distributed.mode,
+      coordinator=config.distributed.coordinator,
+      num_processes=config.distributed.num_processes,
+      process_id=config.distributed.process_id,
+      heartbeat_s=config.distributed.heartbeat_s,
+    )
+
+
 def main(arguments: list[str]) -> None:
   """Reads the flags and runs the task."""
   config = CONFIG.value
@@ -112,13 +206,18 @@ def main(arguments: list[str]) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
   except OSError as error:
     command.fail(f'--workdir={workdir} cannot be made a folder: {error.strerror}')
+  start_devices(config)
   try:
-    figures = TASKS[config.task](config, workdir)
-  except KeyboardInterrupt:
-    print(
-      f'stopped; the same command continues from the last checkpoint in {workdir}', file=sys.stderr
-    )
-    sys.exit(130)
+    with distributed.watch_peers(config.distributed.heartbeat_s):
+      figures = TASKS[config.task](config, workdir)
+  except KeyboardInterrupt:  # before the run began
+    print('stopped before the run began; the same command starts it', file=sys.stderr)
+    sys.exit(128 + signal.SIGINT)
+  except stopping.Stopped as stopped:
+    print(stopped, file=sys.stderr)
+    sys.exit(stopped.code)
+  if jax.process_index():
+    return
   if figures:
     print_closing(figures, workdir)
   else:

@@ -41,9 +41,30 @@ def _paper() -> ml_collections.ConfigDict:
   c.checkpoint_every_steps = 5_000  # a checkpoint every so many steps, and at evaluations
   c.keep_latest = 2  # newest checkpoints kept
   c.keep_best = 1  # best checkpoints by val_accuracy kept besides them
+  c.start_over = False  # True: where every checkpoint is damaged, begin again at step 0
+  c.init_from = ''  # a checkpoint or weights file: step 0 starts from its weights; '': at random
+  c.on_nonfinite = 'stop'  # a loss or gradient that is no number: 'stop', or 'skip' the step
+  c.nonfinite_limit = 10  # 'skip': so many such steps in the whole run; one more stops it
   c.plateau_warning_steps = 20_000  # warn when the loss stays at chance for so long; 0: never
+  c.num_devices = 0  # the first so many devices; 0: all of all hosts
   c.compute_dtype = 'float32'  # 'float32' or 'bfloat16'; parameters, logits, loss stay float32
+  c.matmul_precision = 'default'  # float32 products: 'default', 'tensorfloat32' or 'float32'
+  c.remat = False  # True: the backward pass computes the trunk again; less memory, more time
+  c.accumulate_steps = 1  # a batch in so many parts, one after the other; less memory
+  c.ema_decay = 0.0  # moving average of the parameters, evaluated beside them; 0: off, e.g. 0.999
   c.deterministic = False  # True: bit for bit the same on a GPU too, at some cost in speed
+
+  c.compilation_cache_dir = ''  # compiled programs are kept there for later runs; '': nowhere
+  c.profile_steps = 0  # a trace of so many steps is written into <workdir>/profile; 0: none
+  c.profile_start_step = 10  # the step at which it begins, counted from the start of this process
+
+  # Several hosts; see docs/clusters.md.
+  h = c.distributed = ml_collections.ConfigDict()
+  h.mode = 'off'  # 'off', 'auto' (Slurm, TPU pod, Kubernetes, Open MPI) or 'explicit'
+  h.coordinator = ''  # 'explicit': HOST:PORT of process 0
+  h.num_processes = 0  # 'explicit': how many there are
+  h.process_id = 0  # 'explicit': which one this is, from 0
+  h.heartbeat_s = 20  # seconds of silence after which a process counts as dead
 
   # The solver: Caffe's SGD.
   c.solver = 'caffe'  # 'caffe': the rate inside the velocity; 'optax': outside
@@ -54,6 +75,7 @@ def _paper() -> ml_collections.ConfigDict:
   c.warmup_steps = 0  # the rate rises linearly over so many steps; 0: at once
   c.momentum = 0.9  # 0 to 1
   c.weight_decay = 5e-4  # L2, weights
+  c.clip_gradients = 0.0  # larger gradients are shrunk to this norm, all together; 0: off
   c.bias_rate = 2.0  # biases: times the learning rate
   c.bias_decay = 0.0  # biases: times the weight decay
 

@@ -18,19 +18,35 @@ ROOMS = {
   'jigsaw/puzzle': set(),
   'jigsaw/transform': {'data/pipeline', 'jigsaw/puzzle'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
+  'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},
+  'transfer': {'models', 'training/digests', 'transfer'},
   'timing': {'training', 'data', 'models', 'jigsaw', 'command'},
   'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},
-  '': {'jigsaw', 'training', 'data', 'models', 'pictures', 'timing', 'command'},  # command lines
+  '': {  # command lines
+    'jigsaw',
+    'training',
+    'data',
+    'models',
+    'transfer',
+    'pictures',
+    'timing',
+    'command',
+  },
 }
 LEAVES = (
   'jigsaw/puzzle.py',
   'models/layers.py',
   'training/optimizer.py',
-  'training/checkpoint.py',
+  'training/digests.py',
+  'training/lock.py',
+  'training/stopping.py',
   'training/metrics.py',
   'training/devices.py',
   'training/task.py',
+  'transfer/weights.py',
+  'transfer/wire.py',
+  'transfer/torch_network.py',
 )
 LOADER_MODULES = (
   'cfn_jax.jigsaw.permutations',

@@ -161,7 +161,12 @@ def test_a_name_of_any_bytes_is_listed_once_in_one_line(tmp_path):
     listing = bad_images.BadImages(pipeline.Reader(OneBad(), 0))
     listing.open(tmp_path)
     listing(0)
-  assert (tmp_path / 'bad_images.tsv').read_bytes() == b'odd\\tname\\n\\udcff.jpg\tit is empty\n'
+    listing = bad_images.BadImages(pipeline.Reader(OneBad(), 0), host=2)
+    listing.open(tmp_path)
+    listing(0)
+  line = b'odd\\tname\\n\\udcff.jpg\tit is empty\n'
+  assert (tmp_path / 'bad_images.tsv').read_bytes() == line
+  assert (tmp_path / 'bad_images.host2.tsv').read_bytes() == line  # each host lists its own
 
 
 def _run(photographs, tmp_path, *arguments):

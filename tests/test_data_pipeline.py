@@ -407,3 +407,16 @@ def test_loader_processes_are_gone_soon_after_their_parent_was_killed(tmp_path, 
   getattr(process, signal_name)()
   process.communicate(timeout=30)
   assert_gone({worker}, 5)
+
+
+def test_cost_of_an_index_is_flat_from_a_thousand_to_a_million_records():
+  # A puzzle takes some 600 microseconds: an index may take 20, its share of the shuffle included.
+  for length in (1_000, 1_000_000):
+    began = time.process_time()
+    pipeline.record_index(length, seed=5, position=0)  # draws the order of the epoch
+    shuffling = (time.process_time() - began) / length
+    began = time.process_time()
+    for position in range(0, length, length // 1_000):
+      pipeline.record_index(length, seed=5, position=position)
+    looking = (time.process_time() - began) / 1_000
+    assert shuffling + looking < 20e-6, length

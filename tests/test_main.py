@@ -313,3 +313,52 @@ def test_visualize_draws_a_configs_puzzles_without_training(tmp_path):
   assert out.read_bytes()[:4] == b'\x89PNG'
   result = run('puzles', '--config=configs/cfn.py:tiny', module='cfn_jax.visualize')
   assert result.returncode == 2 and 'puzzles' in result.stderr
+
+
+@pytest.mark.slow
+def test_too_little_memory_is_told_with_the_ways_out(tmp_path):
+  # The maps of the step ask for blocks of many GB, which the limit refuses.
+  fields = ('--config.model.width=4', '--config.batch_size=2048', '--config.num_steps=1')
+  command = [
+    'bash',
+    '-c',
+    'ulimit -v 9000000; exec "$@"',
+    '-',
+    sys.executable,
+    '-m',
+    'cfn_jax.main',
+  ]
+  result = subprocess.run(
+    [*command, *SMALL, *fields, f'--workdir={tmp_path / "workdir"}'],
+    cwd=REPOSITORY,
+    env=os.environ | {'XLA_FLAGS': '', 'PYTHONPATH': str(REPOSITORY)},
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert result.returncode == 2, result.stderr
+  assert 'ran out of memory' in result.stderr and 'batch_size (now 2048)' in result.stderr
+  assert 'accumulate_steps' in result.stderr and 'remat = True' in result.stderr
+
+
+def test_a_trace_of_some_steps_is_written_on_demand(tmp_path):
+  workdir = tmp_path / 'workdir'
+  fields = ('--config.profile_steps=2', '--config.profile_start_step=1')
+  result = run(*SMALL, *fields, f'--workdir={workdir}')
+  assert result.returncode == 0, result.stderr
+  (trace,) = (workdir / 'profile').glob('plugins/profile/*/*.xplane.pb')
+  assert trace.stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_second_run_takes_its_programs_from_the_compilation_cache(tmp_path):
+  cache = tmp_path / 'programs'
+  for name in ('first', 'second'):
+    fields = (f'--config.compilation_cache_dir={cache}', '--config.num_steps=1')
+    result = run(*SMALL, *fields, f'--workdir={tmp_path / name}')
+    assert result.returncode == 0, result.stderr
+    entries = {path.name for path in cache.iterdir() if not path.name.endswith('-atime')}
+    if name == 'first':
+      first = entries
+  assert any('step' in name for name in first) and entries == first

@@ -95,6 +95,11 @@ class RecordsSource:
       ) from None
     return Record(data, name, int(self._labels[place]))
 
+  @property
+  def labels(self) -> np.ndarray:
+    """The label of each record here, int32; -1 without."""
+    return self._labels[self._positions]
+
   def _reader(self, shard: int) -> Any:
     reader = self._readers.pop(shard, None)
     if reader is None:
@@ -167,20 +172,24 @@ def load_index(root: pathlib.Path) -> Index:
     SourceError: as `open_records`.
   """
   stated = _load_summary(root)
-  names, labels, starts, total = [], [], [], 0
+  names: list[str] = []
+  labels: list[np.ndarray] = []
+  starts, total = [], 0
   for number, shard in enumerate(stated['shards']):
     stem = shard_stem(number)
     starts.append(total)
     total += shard['records']
     try:
       columns = json.loads((root / f'{stem}.json').read_bytes())
-      counts = len(columns['names']), len(columns['labels'])
+      shard_names = listing.Names.of(columns['names'])
+      shard_labels = _read_labels(columns['labels'])
+      counts = len(shard_names), len(shard_labels)
       size = (root / f'{stem}.array_record').stat().st_size if shard['records'] else 0
     except OSError as error:
       raise SourceError(
         f'shard {number} of {root} is missing ({error.strerror}). {_MEND}'
       ) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
       raise SourceError(f'the index of shard {number} of {root} is damaged. {_MEND}') from None
     if size != shard['bytes']:
       raise SourceError(
@@ -189,16 +198,23 @@ def load_index(root: pathlib.Path) -> Index:
       )
     if counts != (shard['records'], shard['records']):
       raise SourceError(f'the index of shard {number} of {root} belongs to another run. {_MEND}')
-    names.extend(columns['names'])
-    labels.extend(columns['labels'])
+    names.extend(shard_names)
+    labels.append(shard_labels)
   return Index(
     root,
     listing.Names.of(names),
-    np.array(labels, np.int32),
+    np.concatenate([np.zeros(0, np.int32), *labels]),
     tuple(stated['class_names']),
     tuple(starts),
     stated['checksum'],
   )
+
+
+def _read_labels(values: Any) -> np.ndarray:
+  """Gives labels int32 `[N]`; raises TypeError or OverflowError for anything else."""
+  if not isinstance(values, list) or not all(type(value) is int for value in values):
+    raise TypeError('labels are whole numbers')
+  return np.array(values, np.int32)
 
 
 def _load_summary(root: pathlib.Path) -> dict[str, Any]:
@@ -215,7 +231,7 @@ def _load_summary(root: pathlib.Path) -> dict[str, Any]:
         f'{root} is not finished ({done} shards are): give cfn_jax.prepare the same command again'
       ) from None
     known = False
-  except (OSError, ValueError, KeyError, TypeError):
+  except (OSError, ValueError, KeyError, TypeError, RecursionError):
     known = False
   if not known:
     raise SourceError(

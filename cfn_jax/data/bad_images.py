@@ -13,17 +13,19 @@ class BadImages:
 
   Args:
     reader: gives the records' names and the reasons.
+    host: each host reads other records, and keeps a list of its own.
   """
 
-  def __init__(self, reader: pipeline.Reader) -> None:
+  def __init__(self, reader: pipeline.Reader, *, host: int = 0) -> None:
     self._reader = reader
+    self._file = f'bad_images.host{host}.tsv' if host else FILE
     self._path: pathlib.Path | None = None
     self._seen: set[int] = set()
     self._listed: set[str] = set()
 
   def open(self, workdir: pathlib.Path) -> None:
     """Names the folder of the list, and reads what an earlier start wrote there."""
-    self._path = workdir / FILE
+    self._path = workdir / self._file
     if self._path.exists():
       lines = self._path.read_text(encoding='ascii').splitlines()
       self._listed |= {line.partition('\t')[0] for line in lines}

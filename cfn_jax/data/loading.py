@@ -4,6 +4,7 @@ What the function makes does not depend on how it is run. Loader processes live 
 parent, and no shorter than it needs them. No JAX backend is started in here.
 """
 
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
@@ -14,7 +15,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from multiprocessing import resource_tracker
 from typing import TypeVar
 
 from absl import flags
@@ -88,9 +90,28 @@ def run_over(
     dataset = dataset.mp_prefetch(options, worker_init_fn=start)
   iterator = iter(dataset)
   try:
-    yield from iterator
+    with _deaf_children() if workers else contextlib.nullcontext():
+      first = next(iterator, None)  # starts the processes
+    if first is not None:
+      yield first
+      yield from iterator
   finally:
     iterator.close()
+
+
+@contextlib.contextmanager
+def _deaf_children() -> Iterator[None]:
+  """Lets the processes that this thread starts hear no signal before `_start_worker` runs there.
+
+  Other threads of this process still take the signals, so that none is lost.
+  """
+  resource_tracker.ensure_running()  # which would unblock the signals if it were started below
+  signals = (signal.SIGINT, signal.SIGTERM)
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+  try:
+    yield
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def check_main_module() -> None:

@@ -150,6 +150,7 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.
     stride=c.stride,
     width=c.width,
     fc6_features=c.fc6_features,
+    remat=config.remat,
     fc7_features=c.fc7_features,
     dropout=c.dropout,
     dtype=jnp.dtype(config.compute_dtype),

@@ -135,7 +135,7 @@ def sample_crop(image: np.ndarray, geometry: Geometry, rng: np.random.Generator)
   height, width = image.shape[:2]
   crop = geometry.crop_px
   if geometry.crop_mode == 'whole':
-    return _resample(image, (0, 0, width, height), crop)
+    return resample(image, (0, 0, width, height), crop)
   spare = geometry.resize_px - crop
   top, left = spare // 2, spare // 2
   if geometry.crop_mode == 'random':
@@ -147,7 +147,7 @@ def sample_crop(image: np.ndarray, geometry: Geometry, rng: np.random.Generator)
   y = (height - min(height, width)) / 2 + top * scale
   x = (width - min(height, width)) / 2 + left * scale
   right, bottom = min(x + crop * scale, width), min(y + crop * scale, height)
-  return _resample(image, (x, y, right, bottom), crop)
+  return resample(image, (x, y, right, bottom), crop)
 
 
 def sample_labels(
@@ -238,7 +238,7 @@ def unshuffle(puzzle: np.ndarray, permutation: np.ndarray) -> np.ndarray:
   return tiles
 
 
-def _resample(image: np.ndarray, box: tuple[float, float, float, float], side: int) -> np.ndarray:
+def resample(image: np.ndarray, box: tuple[float, float, float, float], side: int) -> np.ndarray:
   """Resizes the box (left, top, right, bottom) of an image to `side` x `side`, antialiased.
 
   Enlarging is bilinear. Shrinking by up to 2 takes the mean of 2 x 2 bilinear samples for each

@@ -32,8 +32,8 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     host=jax.process_index(),
     hosts=jax.process_count(),
   )
-  bad_training = bad_images.BadImages(pretext.training)
-  bad_validation = bad_images.BadImages(pretext.validation)
+  bad_training = bad_images.BadImages(pretext.training, host=loading.host)
+  bad_validation = bad_images.BadImages(pretext.validation, host=loading.host)
 
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
     sums = _score(pretext.logits(params, batch, key), batch['label'], jnp.ones(()))
@@ -73,8 +73,9 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     )
 
   def record(workdir: pathlib.Path) -> None:
-    permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.permutations)
-    metrics.write_json(workdir / 'config.json', config.to_dict())
+    if loading.host == 0:
+      permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.permutations)
+      metrics.write_json(workdir / 'config.json', config.to_dict())
     bad_training.open(workdir)
     bad_validation.open(workdir)
 
@@ -173,9 +174,10 @@ def _score(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> tasks.Total
 
 
 def _report_training(sums: Mapping[str, float]) -> dict[str, float]:
+  count = sums['count'] or math.nan  # no step of the stretch was finite
   return {
-    'train_loss': sums['loss'] / sums['count'],
-    'train_accuracy': sums['correct'] / sums['count'],
+    'train_loss': sums['loss'] / count,
+    'train_accuracy': sums['correct'] / count,
     'learning_rate': sums['learning_rate'],
   }
 

@@ -34,7 +34,7 @@ def draw_puzzles(path: pathlib.Path, shown: Sequence[Shown], permutations: np.nd
     right.imshow(lay_out(one.tiles))
     order = ' '.join(str(int(tile)) for tile in permutations[one.label])
     right.set_title(f'label {one.label}:  {order}', fontsize=7)
-  figure.savefig(path, dpi=110)
+  _save(figure, path)
 
 
 def draw_answers(
@@ -80,7 +80,7 @@ def draw_answers(
       for spine in axis.spines.values():
         spine.set(color=colour, linewidth=1.5)
   figure.suptitle(f'{title}: {right_answers} of {len(shown)} right', fontsize=9)
-  figure.savefig(path, dpi=110)
+  _save(figure, path)
 
 
 def draw_curves(path: pathlib.Path, rows: Sequence[dict[str, Any]], *, chance_loss: float) -> None:
@@ -100,13 +100,20 @@ def draw_curves(path: pathlib.Path, rows: Sequence[dict[str, Any]], *, chance_lo
     axis.set_ylabel(what)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
-  figure.savefig(path, dpi=110)
+  _save(figure, path)
 
 
 def lay_out(tiles: np.ndarray) -> np.ndarray:
   """Lays tiles `[T, h, w, 3]` out with small gaps, in the order they come in."""
   grid = round(len(tiles) ** 0.5)
   return puzzle.assemble(tiles, grid=grid, gap_px=max(2, tiles.shape[1] // 16))
+
+
+def _save(figure: Any, path: pathlib.Path) -> None:
+  """Writes a picture so that a process killed meanwhile leaves none, not a part of one."""
+  partial = path.with_name(f'{path.stem}.partial{path.suffix}')
+  figure.savefig(partial, dpi=110)
+  partial.replace(path)
 
 
 def _shorten(name: str, longest: int = 34) -> str:

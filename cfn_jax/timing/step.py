@@ -23,6 +23,17 @@ from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import alexnet
 from cfn_jax.training import devices, loop
 
+# Dense peak, TFLOP/s: float32, tensorfloat32, bfloat16. Makers' data sheets; TPUs have one figure.
+PEAKS = {
+  'A100': (19.5, 156.0, 312.0),
+  'H100': (67.0, 494.5, 989.0),
+  'H200': (67.0, 494.5, 989.0),
+  'TPU v4': (0.0, 0.0, 275.0),
+  'TPU v5 lite': (0.0, 0.0, 197.0),
+  'TPU v5p': (0.0, 0.0, 459.0),
+  'TPU v6 lite': (0.0, 0.0, 918.0),
+}
+
 
 class Noise:
   """A source of one image, for tasks that are never asked for a batch."""
@@ -46,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--steps', type=int, default=5, help='steps that are timed (default 5)')
   add('--warmup', type=int, default=2, help='steps before them (default 2)')
   add('--dtype', default='', help="float32 or bfloat16 (default: the config's)")
+  add('--precision', default='', help="default, tensorfloat32 or float32 (default: the config's)")
+  add('--remat', action='store_true', help='compute the trunk again in the backward pass')
+  add('--accumulate-steps', type=int, default=0, help="parts of a batch (default: the config's)")
   add('--permutations-per-pass', type=int, default=0, help="puzzles an image (default: config's)")
 
 
@@ -59,13 +73,17 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   with config.unlocked():
     config.batch_size = arguments.batch or config.batch_size
     config.compute_dtype = arguments.dtype or config.compute_dtype
+    config.matmul_precision = arguments.precision or config.matmul_precision
+    config.remat = arguments.remat or config.remat
+    config.accumulate_steps = arguments.accumulate_steps or config.accumulate_steps
     k = arguments.permutations_per_pass or config.model.permutations_per_pass
     config.model.permutations_per_pass = k
   if arguments.steps < 1:
     raise ValueError(f'--steps={arguments.steps}: at least 1')
+  devices.set_precision(config.matmul_precision)
   pretext = make_pretext(config)
   mesh = devices.make_mesh()
-  devices.check_batch(config.batch_size, mesh, field='--batch')
+  devices.check_batch(config.batch_size, mesh, field='--batch', parts=config.accumulate_steps)
   state, step = loop.start(jigsaw_task.make_task(config, pretext), config, mesh)
   batch = devices.put_batch(make_batch(config, pretext), mesh)
 
@@ -81,6 +99,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   seconds = float(np.median(times[arguments.warmup :]))
   flops = count_flops(pretext)
   images_per_second = config.batch_size / seconds
+  peak = find_peak(jax.devices()[0].device_kind, config.compute_dtype, config.matmul_precision)
+  share = flops * images_per_second / (peak * jax.device_count()) if peak else 0.0
   return {
     'puzzles_per_second': images_per_second * k,
     'images_per_second': images_per_second,
@@ -88,10 +108,14 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     'compile_seconds': compile_seconds,
     'flops_per_puzzle': flops / k,
     'flops_per_second': flops * images_per_second,
+    'share_of_peak': share,  # 0: the peak is not known
     'peak_memory_mb': peak_memory_mb(),
     'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
     'batch': config.batch_size,
     'dtype': config.compute_dtype,
+    'precision': config.matmul_precision,
+    'remat': config.remat,
+    'accumulate_steps': config.accumulate_steps,
     'config': arguments.config,
   }
 
@@ -146,6 +170,22 @@ def count_flops(pretext: pretexts.Pretext) -> float:
     else:
       total += 3 * 2 * weights * (passes if name == 'fc6' else k)
   return total
+
+
+def find_peak(kind: str, dtype: str, precision: str) -> float:
+  """Gives the FLOP/s that one device of a kind can reach at most; 0 where it is not known.
+
+  A TPU multiplies in bfloat16 passes, whatever the type.
+
+  >>> find_peak('NVIDIA H100 80GB HBM3', 'bfloat16', 'default') / 1e12
+  989.0
+  """
+  for name, peaks in PEAKS.items():
+    if name in kind:
+      if dtype == 'bfloat16' or not peaks[0]:
+        return peaks[2] * 1e12
+      return peaks[0 if precision == 'float32' else 1] * 1e12
+  return 0.0
 
 
 def peak_memory_mb() -> float:

@@ -1,22 +1,54 @@
 """Checkpoints of a run: the newest and the best ones, kept apart, saved while training goes on.
 
-`<workdir>/checkpoints/<step>/` holds `state` (arrays, Orbax) and `meta` (JSON: fingerprint, config,
-figures). Restoring compares structure, shapes and types first: Orbax casts some differences
-silently.
+`<workdir>/checkpoints/<step>/` holds `state` (arrays, Orbax), `meta` (JSON: fingerprint, config,
+digests of the arrays) and, once evaluated, `metrics` (JSON). A step is there whole or not at all,
+since it is written under another name first. A damaged one is renamed, never deleted.
 """
 
+import contextlib
+import dataclasses
+import gc
 import json
+import math
 import pathlib
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
+from jax.experimental import multihost_utils
+
+from cfn_jax.training import digests, step_folders
+from cfn_jax.training.step_folders import CheckpointError, DamagedError
+
+__all__ = [
+  'CheckpointError',
+  'Checkpoints',
+  'DamagedError',
+  'Start',
+  'check_fingerprint',
+  'say_changes',
+]
+
+DELETING = 'deleting_'
 
 
-class CheckpointError(ValueError):
-  """A checkpoint that cannot be saved, restored or continued: which, why, what would be right."""
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """Where a run goes on.
+
+  Attributes:
+    step: 0 in a new workdir.
+    state: that of the step; the one given for step 0.
+    meta: what was saved with it; empty for step 0.
+    notes: what was wrong with later steps, a line each.
+  """
+
+  step: int
+  state: Any
+  meta: dict[str, Any]
+  notes: list[str]
 
 
 class Checkpoints:
@@ -31,114 +63,200 @@ class Checkpoints:
 
   def __init__(self, workdir: pathlib.Path, *, keep_latest: int, keep_best: int, best: str) -> None:
     self.folder = workdir / 'checkpoints'
-    self._best = best
-
-    def figure(metrics: Mapping[str, float]) -> float:
-      return metrics[best]
-
-    policies = checkpoint_managers.AnyPreservationPolicy(
-      [
-        checkpoint_managers.LatestN(keep_latest),
-        checkpoint_managers.BestN(
-          get_metric_fn=figure, n=keep_best, keep_checkpoints_without_metrics=False
-        ),
-      ]
-    )
-    options = ocp.CheckpointManagerOptions(
-      preservation_policy=policies, best_fn=figure, best_mode='max', create=True
-    )
-    self._manager = ocp.CheckpointManager(
-      self.folder,
-      options=options,
-      item_handlers={
-        'state': ocp.StandardCheckpointHandler(),  # named, or a new process knows no metadata
-        'meta': ocp.JsonCheckpointHandler(),
-      },
+    self._keep_latest, self._keep_best, self._best = keep_latest, keep_best, best
+    self._saving = -1
+    self.folder.mkdir(parents=True, exist_ok=True)
+    self._quiet = contextlib.ExitStack()
+    self._quiet.enter_context(step_folders.quiet_threads())
+    self._writer = ocp.AsyncCheckpointer(
+      ocp.CompositeCheckpointHandler(
+        state=ocp.StandardCheckpointHandler(),
+        meta=digests.MetaHandler(),
+        metrics=ocp.JsonCheckpointHandler('metrics'),
+      )
     )
 
   def __enter__(self) -> 'Checkpoints':
     return self
 
   def __exit__(self, *_: object) -> None:
-    self.wait()
-    self._manager.close()
+    try:
+      self.wait()
+      self._prune()
+    finally:
+      self._writer.close()
+      self._quiet.close()
 
   def wait(self) -> None:
-    """Returns once every save is on the disk."""
-    self._manager.wait_until_finished()
+    """Returns once every save is on the disk.
+
+    Raises:
+      CheckpointError: one of them is not.
+    """
+    self._guard(self._writer.wait_until_finished)
+
+  def steps(self) -> list[int]:
+    """Gives the steps on the disk, the newest last."""
+    return step_folders.find_steps(self.folder)
 
   def latest(self) -> int:
     """Gives the newest step, -1 where there is none."""
-    step = self._manager.latest_step()
-    return -1 if step is None else step
+    return max(self.steps(), default=-1)
+
+  def newest(self) -> int:
+    """Gives the newest step once every save is on the disk, -1 where there is none."""
+    self.wait()
+    return self.latest()
 
   def best(self) -> int:
-    """Gives the best step, -1 where no saved step has been evaluated."""
-    step = self._manager.best_step()
-    return -1 if step is None else step
+    """Gives the best step (the latest of equals), -1 where no step on the disk was evaluated."""
+    return next(iter(self._ranked()), -1)
 
-  def find_start(self, fingerprint: Mapping[str, Any]) -> int:
-    """Gives the step to go on from, 0 in a new workdir.
+  def meta(self, step: int) -> dict[str, Any]:
+    """Reads the JSON of a step, see `step_folders.read_meta`."""
+    return step_folders.read_meta(self.folder / str(step))
+
+  def restore(self, step: int, target: Any) -> Any:
+    """Reads a step's arrays, see `step_folders.read_state`."""
+    return step_folders.read_state(self.folder / str(step), target)
+
+  def resume(self, fingerprint: Mapping[str, Any], target: Any, *, start_over: bool) -> Start:
+    """Finds the newest good step, restores it, and renames the damaged ones after it.
+
+    Args:
+      fingerprint: what the run may not change.
+      target: the state of step 0: structure, shapes, types and shardings.
+      start_over: begin at step 0 where every step is damaged.
 
     Raises:
-      CheckpointError: the newest step was made with another fingerprint.
+      CheckpointError: the newest step whose settings can be read was made with others, or holds
+        other arrays; or every step is damaged.
     """
-    step = self.latest()
-    if step < 0:
-      return 0
-    check_fingerprint(
-      self.meta(step)['fingerprint'], fingerprint, where=f'{self.folder / str(step)}'
-    )
-    return step
+    found = sorted(path.name for path in self.folder.glob(f'*{step_folders.UNFINISHED}*'))
+    notes = [f'{self.folder / name}: an unfinished save, passed over' for name in found]
+    damaged: dict[int, str] = {}
+    start = Start(0, target, {}, notes)
+    for step in reversed(self.steps()):
+      try:
+        meta = self.meta(step)
+        where = str(self.folder / str(step))
+        check_fingerprint(meta['fingerprint'], fingerprint, where=where)
+        start = Start(step, self.restore(step, target), meta, notes)
+        break
+      except DamagedError as error:
+        damaged[step] = str(error)
+    if damaged and not start.meta and not start_over:
+      raise CheckpointError(
+        'every checkpoint is damaged; --config.start_over=True sets them aside and begins at step '
+        '0:\n  ' + '\n  '.join(damaged.values())
+      )
+    if jax.process_count() > 1:
+      multihost_utils.assert_equal(start.step, 'the hosts can read different checkpoints')
+    for step, why in damaged.items():
+      self._set_aside(step)
+      notes.append(f'{why}; it is kept as {step_folders.DAMAGED}{step}')
+    return start
 
-  def changes(self, step: int, config: Mapping[str, Any]) -> str:
-    """Says which fields of the config differ from those that a step was made with."""
-    before, now = _flatten(self.meta(step)['config']), _flatten(json.loads(json.dumps(config)))
-    changed = [
-      f'{name}: {before.get(name)!r}, now {now.get(name)!r}'
-      for name in sorted({*before, *now})
-      if before.get(name) != now.get(name)
-    ]
-    return f' (changed: {"; ".join(changed)})' if changed else ''
+  def restore_best(self, target: Any) -> tuple[int, Any, list[str]]:
+    """Reads the best step that is whole, else the newest; renames damaged ones on the way.
+
+    Returns the step, its state, and what was wrong with those before it.
+    """
+    self.wait()
+    notes: list[str] = []
+    while self.steps():
+      step = self.best() if self.best() >= 0 else self.latest()
+      try:
+        return step, self.restore(step, target), notes
+      except DamagedError as error:
+        self._set_aside(step)
+        notes.append(f'{error}; it is kept as {step_folders.DAMAGED}{step}')
+    raise CheckpointError(f'{self.folder} holds no checkpoint that can be read')
 
   def save(
     self, step: int, state: Any, meta: Mapping[str, Any], figures: Mapping[str, float]
   ) -> None:
-    """Saves a step; returns once the arrays are copied, the files follow. No step is saved twice.
+    """Saves a step; returns once the arrays are copied, the files follow.
 
-    `figures` count for the best steps where they hold the deciding one.
+    Of a step that was saved before its evaluation, only the figures are added. `figures` count for
+    the best steps where they hold the deciding one.
 
     Raises:
-      CheckpointError: the step was not taken.
+      CheckpointError: this save cannot begin, or the one before it failed.
     """
-    if step in self._manager.all_steps():
+    self.wait()
+    scored = self._best in figures
+    if step in self.steps():
+      if scored and jax.process_index() == 0:
+        step_folders.add_figures(self.folder / str(step), figures)
       return
-    arguments = ocp.args.Composite(
-      state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(dict(meta))
+    self._prune()
+    items: dict[str, Any] = {
+      'state': ocp.args.StandardSave(state),
+      'meta': digests.MetaSave(dict(meta), digests.copy_to_host(state)),
+    }
+    if scored:
+      items['metrics'] = ocp.args.JsonSave(dict(figures))
+    self._saving = step
+    path = self.folder / str(step)
+    self._guard(lambda: self._writer.save(path, args=ocp.args.Composite(**items)))
+
+  def _guard(self, act: Callable[[], Any]) -> None:
+    """Says which step was lost where a save fails, in the background or at once."""
+    try:
+      act()
+      return
+    except Exception as error:  # whatever the file system, tensorstore or Orbax raise
+      reason = step_folders.shorten(error)
+    gc.collect()  # other writes that failed report it when they go: while that is hushed
+    newest = f'step {self.latest()} is the newest whole one' if self.steps() else 'there is none'
+    raise CheckpointError(
+      f'{self.folder}: step {self._saving} could not be saved ({reason}); {newest}'
     )
-    metrics = dict(figures) if self._best in figures else None
-    if not self._manager.save(step, args=arguments, metrics=metrics):
-      raise CheckpointError(f'{self.folder}: step {step} was not saved')
 
-  def meta(self, step: int) -> dict[str, Any]:
-    """Reads the JSON of a step."""
-    restored = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-    return dict(restored['meta'])
+  def _ranked(self) -> list[int]:
+    """Gives the evaluated steps, the best first."""
+    scores = [
+      (step_folders.read_score(self.folder / str(step), self._best), step) for step in self.steps()
+    ]
+    known = [(score, step) for score, step in scores if not math.isnan(score)]
+    return [step for _, step in sorted(known, reverse=True)]
 
-  def restore(self, step: int, target: Any) -> Any:
-    """Reads a step's arrays into the structure, shapes, types and shardings of `target`.
+  def _set_aside(self, step: int) -> None:
+    if jax.process_index() == 0:
+      step_folders.set_aside(self.folder / str(step))
+    if jax.process_count() > 1:
+      multihost_utils.sync_global_devices(f'step {step} is set aside')
 
-    Raises:
-      CheckpointError: the step holds something else; every difference is listed.
+  def _prune(self) -> None:
+    """Deletes the steps that need not stay, and unfinished saves before the newest step.
+
+    Each is renamed first: one that is half deleted must not look like a checkpoint.
     """
-    abstract = jax.tree.map(_abstract, target)
-    saved = self._manager.item_metadata(step)['state']
-    differences = _compare(_describe(abstract), _describe(getattr(saved, 'tree', saved)))
-    if differences:
-      listed = '; '.join(differences[:8]) + (' ...' if len(differences) > 8 else '')
-      raise CheckpointError(f'{self.folder / str(step)} does not fit this run: {listed}')
-    arguments = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-    return self._manager.restore(step, args=arguments)['state']
+    if jax.process_index():
+      return
+    steps = self.steps()
+    kept = {*steps[-self._keep_latest :], *self._ranked()[: self._keep_best]}
+    doomed = [self.folder / str(step) for step in steps if step not in kept]
+    for path in self.folder.glob(f'*{step_folders.UNFINISHED}*'):
+      name = path.name.partition('.')[0]
+      if name.isdecimal() and int(name) < max(steps, default=-1):
+        doomed.append(path)
+    for path in doomed:
+      path.rename(path.with_name(f'{DELETING}{path.name}'))
+    for path in self.folder.glob(f'{DELETING}*'):
+      shutil.rmtree(path, ignore_errors=True)
+
+
+def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+  """Says which fields of a config differ from those that a step was made with."""
+  before, now = _flatten(meta['config']), _flatten(json.loads(json.dumps(config)))
+  changed = [
+    f'{name}: {before.get(name)!r}, now {now.get(name)!r}'
+    for name in sorted({*before, *now})
+    if before.get(name) != now.get(name)
+  ]
+  return f' (changed: {"; ".join(changed)})' if changed else ''
 
 
 def check_fingerprint(saved: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str) -> None:
@@ -157,8 +275,8 @@ def check_fingerprint(saved: Mapping[str, Any], wanted: Mapping[str, Any], *, wh
     more = [f'and {len(differences) - 2} more'] if len(differences) > 3 else []
     listed = differences[: 2 if more else 3] + more
     raise CheckpointError(
-      f'{where} was made with other settings; take another --workdir, or the old settings:\n  '
-      + '\n  '.join(listed)
+      f'{where} was made with other settings; take the old ones, or another --workdir (with '
+      f'--config.init_from={where} it starts from these weights):\n  ' + '\n  '.join(listed)
     )
 
 
@@ -170,23 +288,3 @@ def _flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
     else:
       flat[prefix + name] = value
   return flat
-
-
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-
-
-def _describe(tree: Any) -> dict[str, str]:
-  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-  names = [
-    '/'.join(str(getattr(k, 'name', getattr(k, 'key', k))) for k in path) for path, _ in leaves
-  ]
-  return {name: f'{leaf.dtype} {list(leaf.shape)}' for name, (_, leaf) in zip(names, leaves)}
-
-
-def _compare(wanted: Mapping[str, str], saved: Mapping[str, str]) -> list[str]:
-  return [
-    f'{name} is {saved.get(name, "missing")}, not {wanted.get(name, "expected")}'
-    for name in sorted({*wanted, *saved})
-    if wanted.get(name) != saved.get(name)
-  ]

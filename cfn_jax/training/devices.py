@@ -9,25 +9,51 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+PRECISIONS = ('default', 'tensorfloat32', 'float32')  # default: the backend's own choice
 AHEAD = 2  # batches on their way to the devices while a step runs
 
 
 class BatchError(ValueError):
-  """A batch that the devices cannot share equally."""
+  """Devices that are not there, or a batch that they cannot share equally."""
 
 
-def make_mesh() -> Mesh:
-  """Makes a mesh of all devices with one axis, `data`."""
-  return jax.make_mesh((jax.device_count(),), ('data',), axis_types=(AxisType.Auto,))
+def make_mesh(count: int = 0) -> Mesh:
+  """Makes a mesh with one axis, `data`, of so many devices; 0: all of all hosts.
+
+  Raises:
+    BatchError: there are not so many, or several hosts are to share fewer than all.
+  """
+  found = jax.device_count()
+  if not 0 <= count <= found:
+    raise BatchError(f'num_devices = {count}, but there are {found}: at most {found}, 0 for all')
+  if count not in (0, found) and jax.process_count() > 1:
+    raise BatchError(f'num_devices = {count}: several hosts use all their {found} devices')
+  chosen = jax.devices()[: count or found]
+  return jax.make_mesh((len(chosen),), ('data',), axis_types=(AxisType.Auto,), devices=chosen)
 
 
-def check_batch(batch_size: int, mesh: Mesh, *, field: str) -> None:
-  """Raises BatchError where a batch cannot be split equally over the devices."""
-  if batch_size < 1 or batch_size % mesh.size:
-    lower = batch_size // mesh.size * mesh.size
-    choices = f'{lower} or {lower + mesh.size}' if lower > 0 else f'{mesh.size}'
+def set_precision(name: str) -> None:
+  """Chooses how float32 products are computed; see `PRECISIONS`.
+
+  Raises:
+    ValueError: another name.
+  """
+  if name not in PRECISIONS:
+    raise ValueError(f"matmul_precision = '{name}' is unknown: one of {', '.join(PRECISIONS)}")
+  jax.config.update('jax_default_matmul_precision', None if name == 'default' else name)
+
+
+def check_batch(batch_size: int, mesh: Mesh, *, field: str, parts: int = 1) -> None:
+  """Raises BatchError where a batch, or each of its parts, cannot be split over the devices."""
+  if parts < 1:
+    raise BatchError(f'accumulate_steps = {parts}: at least 1')
+  unit = mesh.size * parts
+  if batch_size < 1 or batch_size % unit:
+    lower = batch_size // unit * unit
+    choices = f'{lower} or {lower + unit}' if lower > 0 else f'{unit}'
+    in_parts = f' in {parts} parts' if parts > 1 else ''
     raise BatchError(
-      f'{field} = {batch_size} cannot be split over {mesh.size} devices: take {choices}'
+      f'{field} = {batch_size} cannot be split over {mesh.size} devices{in_parts}: take {choices}'
     )
 
 

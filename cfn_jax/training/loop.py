@@ -1,70 +1,91 @@
 """The one training loop. It knows nothing of puzzles: a `Task` tells it all it needs."""
 
-import collections
 import contextlib
+import functools
 import pathlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import ml_collections
 from jax.sharding import Mesh
 
-from cfn_jax.training import checkpoint, devices, metrics, optimizer
+from cfn_jax.training import (
+  checkpoint,
+  devices,
+  finite,
+  lock,
+  metrics,
+  optimizer,
+  profile,
+  scoring,
+  stopping,
+)
 from cfn_jax.training import state as states
 from cfn_jax.training import task as tasks
-
-
-class NonFiniteError(RuntimeError):
-  """A loss or gradient is not a number: at which step, with which records, where to go on from."""
 
 
 def fit(
   task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> dict[str, Any]:
-  """Trains to `config.num_steps`, from the newest checkpoint of the workdir where there is one.
+  """Trains to `config.num_steps`, from the newest good checkpoint of the workdir, if there is one.
 
   Returns the last figures; empty where the run had finished before. Raises BatchError for a batch
-  that the devices cannot share, CheckpointError where the workdir holds another run, and
-  NonFiniteError.
+  that the devices cannot share, LockedError where another run is at work here, CheckpointError
+  where the workdir holds another run or cannot hold this one, NonFiniteError, and Stopped after a
+  signal.
   """
   mesh = _make_mesh(config)
   with contextlib.ExitStack() as stack:
+    stop = stack.enter_context(stopping.Stopping())
+    stack.enter_context(_hold(workdir))
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
-    first = saver.find_start(task.fingerprint)
-    if first >= config.num_steps:
-      if not all((workdir / name).exists() for name in task.end_pictures):  # ended before that
-        _draw_end(task, workdir, saver, start(task, config, mesh)[0])
-      return {}
     state, train_step = start(task, config, mesh)
-    if first:
-      state = saver.restore(first, state)
+    begun = saver.resume(task.fingerprint, state, start_over=config.start_over)
+    first, state, row = begun.step, begun.state, dict(begun.meta.get('unevaluated', {}))
+    for note in begun.notes:
+      _say(note)
+    if first >= config.num_steps and not row:
+      if not all((workdir / name).exists() for name in task.end_pictures):  # ended before that
+        _draw_end(task, workdir, saver, state)
+      return {}
     evaluate = _make_evaluate(task, mesh)
-    writer = stack.enter_context(_open_writer(task, config, workdir, first))
+    writer = stack.enter_context(_open_writer(task, config, workdir, first - bool(row)))
     batches = stack.enter_context(contextlib.closing(task.train_batches(first, config.num_steps)))
     arriving = devices.put_ahead(batches, mesh)
     watch, wait_for_older = metrics.Stopwatch(), devices.InFlight()
-    row: dict[str, Any] = {}
+    trace = stack.enter_context(_open_profiler(config, workdir))
+    check_finite = _watch_finite(task, config, workdir, saver, writer, begun.meta)
     report: dict[str, jax.Array] = {}
     _open_workdir(task, workdir, fresh=first == 0)
     if first:
-      writer.say(f'continuing from step {first}{saver.changes(first, config.to_dict())}')
+      changes = checkpoint.say_changes(begun.meta, config.to_dict())
+      writer.say(f'continuing from step {first}{changes}')
 
     for step in range(first, config.num_steps + 1):
       fresh, last = step > first, step == config.num_steps
+      due = last or step % config.eval_every_steps == 0 if fresh else bool(row)
+      stopped = stop()
 
       # ---- evaluate
       with watch.paused():
-        if fresh and (last or step % config.eval_every_steps == 0):
-          row = {'step': step} | row | evaluate(state.params)
-        if row:
+        figures = None if stopped or not due else evaluate(state, stop)
+        stopped = stopped or (due and figures is None)
+        left = {'step': step} | row if due and figures is None else {}  # to the next start
+        if figures is not None:
+          row = {'step': step} | row | figures
+        if row and not left:
           writer.write(row)
 
       # ---- save
       with watch.paused():
-        if fresh and (last or task.best in row or step % config.checkpoint_every_steps == 0):
-          _check_finite(task, workdir, saver, report, step)
-          saver.save(step, state, _describe(task, config), row)
+        wanted = last or stopped or task.best in row or step % config.checkpoint_every_steps == 0
+        if wanted and (fresh or due):
+          check_finite(report, step, ends=False)
+          saver.save(step, state, _describe(task, config, left, check_finite.count), row)
+      if stopped:
+        raise stop.make_error(_say_stopped(step, workdir))
       if last:
         break
 
@@ -75,6 +96,7 @@ def fit(
       # ---- step
       state, report = train_step(state, batch)
       wait_for_older(report)
+      trace(report)
       if not fresh:  # the first step was a compilation
         jax.block_until_ready(report)
         watch.restart()
@@ -82,11 +104,16 @@ def fit(
 
       # ---- log
       row = {}
-      if (step + 1) % config.log_every_steps == 0 or step + 1 == config.num_steps:
-        _check_finite(task, workdir, saver, report, step + 1)
+      ends = (step + 1) % config.log_every_steps == 0
+      if ends or step + 1 == config.num_steps:
+        bad_steps = check_finite(report, step + 1, ends=ends)
         row = {'step': step + 1} | task.report(_read(report)) | watch.figures(task.examples)
+        if config.on_nonfinite == 'skip':
+          row['skipped_steps'] = bad_steps
         watch.restart()
 
+    if stop():
+      raise stop.make_error(_say_stopped(step, workdir))
     _draw_end(task, workdir, saver, state)
   return row
 
@@ -96,6 +123,9 @@ def check(config: ml_collections.ConfigDict) -> None:
   _make_mesh(config)
   _make_schedule(config)
   optimizer.check_order(config.solver)
+  states.check_decay(config.ema_decay)
+  profile.check(start=config.profile_start_step, steps=config.profile_steps)
+  finite.check_choice(config.on_nonfinite, config.nonfinite_limit)
 
 
 def _make_schedule(config: ml_collections.ConfigDict) -> optimizer.Schedule:
@@ -110,8 +140,9 @@ def _make_schedule(config: ml_collections.ConfigDict) -> optimizer.Schedule:
 
 
 def _make_mesh(config: ml_collections.ConfigDict) -> Mesh:
-  mesh = devices.make_mesh()
-  devices.check_batch(config.batch_size, mesh, field='batch_size')
+  mesh = devices.make_mesh(config.num_devices)
+  parts = config.accumulate_steps
+  devices.check_batch(config.batch_size, mesh, field='batch_size', parts=parts)
   devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
   return mesh
 
@@ -122,6 +153,11 @@ def _open_checkpoints(
   return checkpoint.Checkpoints(
     workdir, keep_latest=config.keep_latest, keep_best=config.keep_best, best=task.best
   )
+
+
+def _open_profiler(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> profile.Profiler:
+  steps = config.profile_steps if jax.process_index() == 0 else 0
+  return profile.Profiler(workdir / 'profile', start=config.profile_start_step, steps=steps)
 
 
 def _open_writer(
@@ -150,25 +186,42 @@ def start(
     weight_decay=config.weight_decay,
     bias_rate=config.bias_rate,
     bias_decay=config.bias_decay,
+    clip_gradients=config.clip_gradients,
     order=config.solver,
   )
-  state = devices.replicate(states.init_state(task, sgd, params), mesh)
-  step = states.make_step(task, sgd, schedule, seed=config.seed, log_every=config.log_every_steps)
+  averaged = config.ema_decay > 0
+  state = devices.replicate(states.init_state(task, sgd, params, averaged=averaged), mesh)
+  step = states.make_step(
+    task,
+    sgd,
+    schedule,
+    seed=config.seed,
+    log_every=config.log_every_steps,
+    accumulate_steps=config.accumulate_steps,
+    ema_decay=config.ema_decay,
+  )
   return state, jax.jit(step, donate_argnums=0)
 
 
-def _make_evaluate(task: tasks.Task, mesh: Mesh) -> Callable[[Any], dict[str, float]]:
-  """Builds the function that runs every evaluation of a task on some parameters."""
-  compiled = {name: jax.jit(each.measure) for name, each in task.evaluations.items()}
+def _make_evaluate(
+  task: tasks.Task, mesh: Mesh
+) -> Callable[[states.State, stopping.Stopping], dict[str, float] | None]:
+  """Builds the function that runs every evaluation of a task on a state's parameters.
 
-  def evaluate(params: Any) -> dict[str, float]:
+  The figures of their moving average, where there is one, are named `ema_...`. It gives None where
+  it was asked to stop.
+  """
+  scores = {name: scoring.make_score(each, mesh) for name, each in task.evaluations.items()}
+
+  def evaluate(state: states.State, stop: stopping.Stopping) -> dict[str, float] | None:
+    averages = {'': state.params} | ({'ema_': state.ema} if jax.tree.leaves(state.ema) else {})
     figures: dict[str, float] = {}
-    for name, evaluation in task.evaluations.items():
-      totals: collections.Counter[str] = collections.Counter()
-      with contextlib.closing(evaluation.batches()) as batches:
-        for batch in devices.put_ahead(batches, mesh):
-          totals.update(_read(compiled[name](params, batch)))
-      figures |= evaluation.report(totals)
+    for prefix, params in averages.items():
+      for score in scores.values():
+        found = score(params, stop)
+        if found is None:
+          return None
+        figures |= {prefix + figure: value for figure, value in found.items()}
     return figures
 
   return evaluate
@@ -178,48 +231,80 @@ def _read(report: dict[str, jax.Array]) -> dict[str, float]:
   return {name: float(value) for name, value in jax.device_get(report).items()}
 
 
-def _check_finite(
+def _watch_finite(
   task: tasks.Task,
+  config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
   saver: checkpoint.Checkpoints,
-  report: dict[str, jax.Array],
-  step: int,
-) -> None:
-  """Stops where a step since the last logged one met a loss or gradient that is not finite."""
-  bad = int(report['bad_step'])
-  if bad < 0:
-    return
-  with contextlib.closing(task.train_batches(bad, bad + 1)) as batches:
-    _draw(task, 'bad_batch', workdir, next(batches))
-  records = task.records(bad)
-  saved = saver.latest()
-  raise NonFiniteError(
-    f'the loss or its gradient is not finite at step {bad} (seen at step {step}); '
-    f'{len(records)} records, {", ".join(records[:4])} ...; the batch is drawn in '
-    f'{workdir / "bad_batch.png"}; '
-    + (f'the last good checkpoint is step {saved}' if saved >= 0 else 'no checkpoint before it')
-    + '; a smaller learning_rate is the usual cure'
+  writer: metrics.Writer,
+  meta: dict[str, Any],
+) -> finite.Watch:
+  return finite.Watch(
+    task,
+    workdir,
+    choice=config.on_nonfinite,
+    limit=config.nonfinite_limit,
+    count=meta.get('skipped_steps', 0),
+    newest=saver.newest,
+    draw=functools.partial(_draw, task, 'bad_batch'),
+    say=writer.say,
   )
 
 
-def _describe(task: tasks.Task, config: ml_collections.ConfigDict) -> dict[str, Any]:
-  return {'task': task.name, 'fingerprint': dict(task.fingerprint), 'config': config.to_dict()}
+def _describe(
+  task: tasks.Task, config: ml_collections.ConfigDict, unevaluated: dict[str, Any], skipped: int
+) -> dict[str, Any]:
+  """Gives what is saved beside the state; `unevaluated` is the row of a step still to evaluate."""
+  return {
+    **task.meta,
+    'task': task.name,
+    'fingerprint': dict(task.fingerprint),
+    'config': config.to_dict(),
+    'unevaluated': unevaluated,
+    'skipped_steps': skipped,
+  }
+
+
+@contextlib.contextmanager
+def _hold(workdir: pathlib.Path) -> Iterator[None]:
+  """Holds the workdir's lock on the first host, for all of them."""
+  with contextlib.ExitStack() as stack:
+    refused = ''
+    if jax.process_index() == 0:
+      try:
+        stack.enter_context(lock.hold(workdir, _say))
+      except lock.LockedError as error:
+        refused = str(error)
+    if stopping.any_host(bool(refused)):
+      raise lock.LockedError(refused or f'{workdir} is in use: see what the first host says')
+    yield
+
+
+def _say(message: str) -> None:
+  if jax.process_index() == 0:
+    print(message, file=sys.stderr)
+
+
+def _say_stopped(step: int, workdir: pathlib.Path) -> str:
+  if not step:
+    return 'stopped before the first step; the same command starts again'
+  return f'stopped after step {step}, which is saved in {workdir}; the same command goes on there'
 
 
 def _open_workdir(task: tasks.Task, workdir: pathlib.Path, *, fresh: bool) -> None:
-  if jax.process_index() == 0:
-    task.record(workdir)
-    if fresh:
-      _draw(task, 'start', workdir)
+  task.record(workdir)
+  if fresh:
+    _draw(task, 'start', workdir)
 
 
 def _draw_end(
   task: tasks.Task, workdir: pathlib.Path, saver: checkpoint.Checkpoints, state: states.State
 ) -> None:
   """Draws the last pictures with the best parameters that are saved."""
-  saver.wait()
-  step = saver.best() if saver.best() >= 0 else saver.latest()
-  _draw(task, 'end', workdir, jax.device_get(saver.restore(step, state).params), step)
+  step, best, notes = saver.restore_best(state)
+  for note in notes:
+    _say(note)
+  _draw(task, 'end', workdir, jax.device_get(best.params), step)
 
 
 def _draw(task: tasks.Task, name: str, *arguments: Any) -> None:

@@ -65,17 +65,22 @@ class Writer:
     if self._enabled:
       self._progress.close()
       self._board.close()
-      self._file.close()
+      with contextlib.suppress(OSError):  # said already by what could not be written
+        self._file.close()
 
   def write(self, row: Mapping[str, Any]) -> None:
     """Writes a whole row, which holds `step`, and flushes it."""
     if not self._enabled:
       return
     step = int(row['step'])
-    self._file.write(json.dumps({name: _finite(value) for name, value in row.items()}) + '\n')
-    self._file.flush()
+    try:
+      self._file.write(json.dumps({name: _finite(value) for name, value in row.items()}) + '\n')
+      self._file.flush()
+      os.fsync(self._file.fileno())  # on the disk before the step's checkpoint is
+    except OSError as error:
+      raise OSError(f'{self.path}: step {step} could not be written: {error.strerror}') from error
     for name, value in row.items():
-      if name != 'step' and isinstance(value, int | float):
+      if name != 'step' and isinstance(value, int | float) and math.isfinite(value):
         self._board.add_scalar(name, value, step)
     self._progress.show(row)
     warning = self._plateau.check(row)
@@ -224,14 +229,17 @@ def confidence_interval(count: float, total: float, squares: float) -> tuple[flo
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
-  """Reads metrics.jsonl; a torn last line, left by a killed run, is dropped."""
+  """Reads metrics.jsonl: every whole row, which begins with its `step`.
+
+  Lines that are none are left out: the last one is torn where a run was killed while it wrote.
+  """
   rows = []
-  if path.exists():
-    for line in path.read_text().splitlines():
-      try:
-        rows.append(json.loads(line))
-      except json.JSONDecodeError:
-        break
+  lines = path.read_text(errors='replace').splitlines() if path.exists() else []
+  for line in lines:
+    with contextlib.suppress(json.JSONDecodeError):
+      row = json.loads(line)
+      if isinstance(row, dict) and type(row.get('step')) is int:
+        rows.append(row)
   return rows
 
 
@@ -250,7 +258,7 @@ def _finite(value: Any) -> Any:
 def _short(name: str, value: Any) -> str:
   if name.endswith('loss'):
     return f'{value:.3f}'
-  if name.endswith('accuracy'):
+  if name.endswith(('accuracy', 'map')):
     return f'{value:.1%}'
   return f'{value:,.0f}' if name.endswith('per_second') else ''
 

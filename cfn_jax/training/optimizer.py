@@ -78,10 +78,12 @@ def sgd(
   weight_decay: float,
   bias_rate: float,
   bias_decay: float,
+  clip_gradients: float = 0.0,
   order: str = 'caffe',
 ) -> optax.GradientTransformation:
   """Builds SGD with momentum; `labels` is a tree like the parameters, see `LABELS`.
 
+  With `clip_gradients` the raw gradients are first shrunk to this norm over all of them (0: off).
   Caffe's order: g += decay * w; v = momentum * v + rate * g; w -= v. The rate is inside the
   velocity, so that after a drop the old steps still run out at the old rate; with `order='optax'`
   it multiplies the velocity from outside. A bias takes `bias_rate` times the rate and `bias_decay`
@@ -96,6 +98,9 @@ def sgd(
 
   def update(gradients: Any, state: SgdState, params: Any = None) -> tuple[Any, SgdState]:
     rate = schedule(state.count)
+    if clip_gradients:
+      shrink = jnp.minimum(1, clip_gradients / optax.tree.norm(gradients))
+      gradients = jax.tree.map(lambda g: shrink * g, gradients)
 
     def descend(label: str, g: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
       if label == 'locked':

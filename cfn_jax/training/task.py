@@ -30,13 +30,29 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
+class RowEvaluation:
+  """One pass over labelled examples whose figures need all of them, such as average precision.
+
+  Attributes:
+    batches: as of `Evaluation`.
+    measure: compiled; (params, batch) to arrays `[B, ...]`, a row for each example.
+    report: the rows whose mask is 1, of the whole pass and in its order, to the logged figures.
+  """
+
+  batches: Callable[[], Batches]
+  measure: Callable[[Params, Batch], Totals]
+  report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Task:
   """A task, built from a config by whoever defines it.
 
   Attributes:
     name: one word; it separates the random streams of different tasks.
     init: seed to parameters, on the host.
-    loss: compiled; (params, batch, key) to the loss to descend and the sums that `report` reads.
+    loss: compiled; (params, batch, key) to the loss to descend, a mean over the rows, and the sums
+      that `report` reads.
     totals: the names of those sums.
     report: the sums since the last logged step and its learning rate, to the figures to log.
     train_batches: (first step, stop) to this host's rows of every batch.
@@ -48,8 +64,9 @@ class Task:
     fingerprint: what a resumed run must share with the run before it: name to value.
     summary: rows of the start-up summary: (what, value).
     chance_loss: the loss of an untrained guess, for the plateau warning.
-    record: (folder); writes what the run is made of, at each start.
+    record: (folder); writes what the run is made of, at each start, on every host.
     end_pictures: the names of the files that 'end' draws.
+    meta: plain values that are saved with each checkpoint, for whoever reads it.
     pictures: 'start': (folder); 'end': (folder, params, their step); 'bad_batch': (folder, batch).
   """
 
@@ -60,7 +77,7 @@ class Task:
   report: Callable[[Mapping[str, float]], dict[str, float]]
   train_batches: Callable[[int, int], Batches]
   records: Callable[[int], list[str]]
-  evaluations: Mapping[str, Evaluation]
+  evaluations: Mapping[str, Evaluation | RowEvaluation]
   best: str
   labels: Callable[[Params], Any]
   examples: Mapping[str, int]
@@ -70,3 +87,4 @@ class Task:
   record: Callable[[pathlib.Path], None]
   pictures: Mapping[str, Callable[..., None]]
   end_pictures: tuple[str, ...] = ()
+  meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,110 @@
+"""Digests of the arrays of a checkpoint: what was saved is what is restored, or it is refused.
+
+Orbax restores an array file with a flipped bit in silence. So every array's shape, dtype and
+SHA-256 stand in the JSON item of the same step, which carries a digest of itself. They are computed
+while the files are written, and the step counts only once both are there.
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+Digests = dict[str, dict[str, Any]]
+ARRAYS, OWN = 'arrays', 'sha256'  # their places in the JSON item
+THREADS = 4  # hashing leaves Python's lock
+
+
+def name_leaves(tree: Any) -> dict[str, Any]:
+  """Gives the leaves of a tree by their paths: 'params/conv1/kernel'."""
+  return {name_path(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def name_path(path: tuple[Any, ...]) -> str:
+  """Names a place in a tree, whatever holds it: a class, a dict, a tuple."""
+  return '/'.join(str(getattr(k, 'name', getattr(k, 'key', getattr(k, 'idx', k)))) for k in path)
+
+
+def copy_to_host(tree: Any) -> dict[str, np.ndarray]:
+  """Copies the arrays that this host holds a whole of; the devices may go on with theirs.
+
+  Arrays that are spread over several hosts are left out: no host could hash them.
+  """
+  held = {
+    name: leaf
+    for name, leaf in name_leaves(tree).items()
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated
+  }
+  return {name: np.array(leaf) for name, leaf in jax.device_get(held).items()}
+
+
+def describe(leaf: Any) -> str:
+  """Gives an array's dtype and shape in words."""
+  return f'{leaf.dtype} {list(leaf.shape)}'
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> Digests:
+  """Gives the shape, dtype and SHA-256 (of the bytes in C order) of each array."""
+
+  def hash_one(array: np.ndarray) -> dict[str, Any]:
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    digest = hashlib.sha256(flat.data).hexdigest()
+    return {'shape': list(array.shape), 'dtype': str(array.dtype), 'sha256': digest}
+
+  with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+    return dict(zip(arrays, pool.map(hash_one, arrays.values())))
+
+
+def compare(saved: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, np.ndarray]) -> list[str]:
+  """Gives the names of the arrays that are not what was saved."""
+  ours = hash_arrays(arrays)
+  return [name for name in sorted({*saved, *ours}) if saved.get(name) != ours.get(name)]
+
+
+def seal(meta: Mapping[str, Any]) -> dict[str, Any]:
+  """Adds to a JSON mapping its own digest."""
+  return dict(meta) | {OWN: _hash_json(meta)}
+
+
+def is_sealed(meta: Mapping[str, Any]) -> bool:
+  """Tells whether a mapping is what `seal` made; one without a digest (an older one) passes."""
+  rest = {name: value for name, value in meta.items() if name != OWN}
+  return OWN not in meta or meta[OWN] == _hash_json(rest)
+
+
+def _hash_json(value: Any) -> str:
+  # Through JSON once: tuples come back as lists, and the digest must not see the difference.
+  text = json.dumps(json.loads(json.dumps(value)), sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+class MetaHandler(ocp.JsonCheckpointHandler):
+  """Writes a JSON item with the digests of arrays, computed in the background of the save."""
+
+  async def async_save(
+    self, directory: Any, item: Any = None, args: Any = None
+  ) -> list[ocp.future.Future] | None:
+    """Starts writing; the save is committed once the futures are done."""
+
+    async def write() -> None:
+      if jax.process_index() == 0:
+        meta = seal({**args.meta, ARRAYS: hash_arrays(args.copies)})
+        (directory / 'metadata').write_text(json.dumps(meta))
+
+    future = ocp.future.CommitFutureAwaitingContractedSignals(write(), name='digests')
+    return [future]
+
+
+@ocp.args.register_with_handler(MetaHandler, for_save=True, for_restore=True)
+@dataclasses.dataclass
+class MetaSave(ocp.args.CheckpointArgs):
+  """What `MetaHandler` saves: the mapping, and host copies of the arrays by name."""
+
+  meta: Mapping[str, Any]
+  copies: Mapping[str, np.ndarray]

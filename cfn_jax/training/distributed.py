@@ -1,0 +1,147 @@
+"""Several hosts that train one network, joined by JAX's own runtime (`jax.distributed`).
+
+Each host is a process that drives its own devices; `training/devices.py` then sees those of all.
+When a process dies the others cannot go on: they say who is gone, and end.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from cfn_jax.training import stopping
+
+MODES = ('off', 'auto', 'explicit')
+LOST_PEER = 3  # exit code
+_NAME_BYTES = 128
+
+
+class DistributedError(ValueError):
+  """Settings with which no processes can find each other."""
+
+
+def check(
+  mode: str, *, coordinator: str, num_processes: int, process_id: int, heartbeat_s: int
+) -> None:
+  """Raises DistributedError for settings that cannot work, before anything is started."""
+  if mode not in MODES:
+    raise DistributedError(f"distributed.mode = '{mode}' is unknown: one of {', '.join(MODES)}")
+  if heartbeat_s < 1:
+    raise DistributedError(f'distributed.heartbeat_s = {heartbeat_s}: at least 1')
+  if mode != 'explicit':
+    if coordinator or num_processes or process_id:
+      raise DistributedError(
+        f"distributed.mode = '{mode}' takes no coordinator, num_processes or process_id: "
+        "they go with 'explicit'"
+      )
+    return
+  host, colon, port = coordinator.rpartition(':')
+  if not (host and colon and port.isdigit()):
+    raise DistributedError(
+      f"distributed.coordinator = '{coordinator}': HOST:PORT of process 0, such as 10.0.0.1:1234"
+    )
+  if num_processes < 1 or not 0 <= process_id < num_processes:
+    raise DistributedError(
+      f'distributed.process_id = {process_id} of num_processes = {num_processes}: the processes '
+      'are counted from 0'
+    )
+
+
+def start(
+  mode: str, *, coordinator: str, num_processes: int, process_id: int, heartbeat_s: int
+) -> None:
+  """Joins the processes; before the first use of any device.
+
+  Args:
+    mode: 'off'; 'auto': what Slurm, a TPU pod, Kubernetes or Open MPI tell JAX; 'explicit': the
+      next three.
+    coordinator: `HOST:PORT` of process 0.
+    num_processes: how many there are.
+    process_id: which one this is, from 0.
+    heartbeat_s: a process that is silent for so many seconds counts as dead.
+
+  Raises:
+    DistributedError: settings that cannot work; no cluster that 'auto' knows.
+  """
+  check(
+    mode,
+    coordinator=coordinator,
+    num_processes=num_processes,
+    process_id=process_id,
+    heartbeat_s=heartbeat_s,
+  )
+  if mode == 'off':
+    return
+  if mode == 'explicit':
+    jax.distributed.initialize(
+      coordinator, num_processes, process_id, heartbeat_timeout_seconds=heartbeat_s
+    )
+    return
+  try:
+    jax.distributed.initialize(heartbeat_timeout_seconds=heartbeat_s)
+  except ValueError as error:
+    raise DistributedError(
+      f"distributed.mode = 'auto' found no Slurm, TPU pod, Kubernetes or Open MPI here ({error}); "
+      "name the processes with 'explicit', or take 'off' on one machine"
+    ) from error
+
+
+def name_processes() -> list[str]:
+  """Gives the host and process id of every process, by their number; all call it together."""
+  name = f'{socket.gethostname()}, pid {os.getpid()}'.encode()[:_NAME_BYTES]
+  if jax.process_count() == 1:
+    return [name.decode()]
+  padded = np.frombuffer(name.ljust(_NAME_BYTES, b'\0'), np.uint8)
+  rows = np.asarray(multihost_utils.process_allgather(padded))
+  return [row.tobytes().rstrip(b'\0').decode(errors='replace') for row in rows]
+
+
+@contextlib.contextmanager
+def watch_peers(heartbeat_s: int) -> Iterator[None]:
+  """Ends this process at once where the run fails, on this host or on another.
+
+  The runtime's own way out waits for the others, who may wait for this one. A failed collective
+  means that a process is gone: it is named. With more than two, the runtime's service finds out
+  which one it was, within `heartbeat_s`, and logs it; where process 0 dies, it ends the others.
+  """
+  if jax.process_count() == 1:
+    yield
+    return
+  names, mine = name_processes(), jax.process_index()
+  if mine:
+    print(f'process {mine} ({names[mine]}); process 0 is the leader ({names[0]})', file=sys.stderr)
+  others = ' or '.join(f'process {i} ({name})' for i, name in enumerate(names) if i != mine)
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    first_line = str(error).strip().splitlines()[0]
+    _say(
+      f'error: process {mine} ({names[mine]}) lost {others}: {first_line}; the same commands '
+      'continue from the last checkpoint'
+    )
+    if len(names) > 2:
+      time.sleep(heartbeat_s + 1)  # the service names the process, and ends this one
+    os._exit(LOST_PEER)
+  except SystemExit as stopped:
+    if not stopped.code:
+      raise
+    _say(f'process {mine} ({names[mine]}) ends; unless it is its own fault, it lost {others}')
+    os._exit(stopped.code if isinstance(stopped.code, int) else 1)
+  except stopping.Stopped:  # agreed by all
+    raise
+  except Exception:
+    _say(traceback.format_exc())
+    os._exit(1)
+
+
+def _say(message: str) -> None:
+  print(message, file=sys.stderr)
+  sys.stdout.flush()
+  sys.stderr.flush()

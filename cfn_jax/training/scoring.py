@@ -1,0 +1,66 @@
+"""Runs one evaluation of a task on given parameters: sums, or rows, over every example once.
+
+The loop runs them while it trains; what scores finished weights runs the same.
+"""
+
+import collections
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cfn_jax.training import devices
+from cfn_jax.training import task as tasks
+
+AnyEvaluation = tasks.Evaluation | tasks.RowEvaluation
+Score = Callable[[Any, Callable[[], bool]], dict[str, Any] | None]
+
+
+def make_score(evaluation: AnyEvaluation, mesh: Mesh) -> Score:
+  """Builds the function of one pass: (params, whether to stop) to figures; None where it stopped.
+
+  Every host gets the figures of all rows, whichever host loaded them.
+  """
+  if isinstance(evaluation, tasks.Evaluation):
+    return _score_sums(evaluation, mesh)
+  return _score_rows(evaluation, mesh)
+
+
+def _score_sums(evaluation: tasks.Evaluation, mesh: Mesh) -> Score:
+  measure = jax.jit(evaluation.measure)
+
+  def score(params: Any, stop: Callable[[], bool]) -> dict[str, Any] | None:
+    totals: collections.Counter[str] = collections.Counter()
+    with contextlib.closing(evaluation.batches()) as batches:
+      for batch in devices.put_ahead(batches, mesh):
+        if stop():
+          return None
+        sums = jax.device_get(measure(params, batch))
+        totals.update({name: float(value) for name, value in sums.items()})
+    return evaluation.report(totals)
+
+  return score
+
+
+def _score_rows(evaluation: tasks.RowEvaluation, mesh: Mesh) -> Score:
+  def measure(params: Any, batch: tasks.Batch) -> tuple[tasks.Totals, jax.Array]:
+    return evaluation.measure(params, batch), batch['mask']
+
+  # Replicated: each host reads the rows of all.
+  compiled = jax.jit(measure, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+  def score(params: Any, stop: Callable[[], bool]) -> dict[str, Any] | None:
+    found: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    with contextlib.closing(evaluation.batches()) as batches:
+      for batch in devices.put_ahead(batches, mesh):
+        if stop():
+          return None
+        rows, mask = jax.device_get(compiled(params, batch))
+        for name, array in rows.items():
+          found[name].append(np.asarray(array)[mask > 0])
+    return evaluation.report({name: np.concatenate(arrays) for name, arrays in found.items()})
+
+  return score

@@ -1,0 +1,187 @@
+"""The folders of a run's checkpoints: listed, read with every check, set aside, scored.
+
+A step's folder is `<workdir>/checkpoints/<step>/`; see checkpoint.py. What is damaged is told from
+what does not fit the run, and from files that cannot be read at present.
+"""
+
+import contextlib
+import gc
+import json
+import logging
+import pathlib
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import jax
+import orbax.checkpoint as ocp
+
+from cfn_jax.training import digests
+
+PARTS = ('_CHECKPOINT_METADATA', 'meta/metadata', 'state/_METADATA', 'state/manifest.ocdbt')
+UNFINISHED = '.orbax-checkpoint-tmp'  # what Orbax adds to a step's name while it is written
+DAMAGED = 'damaged_'
+NOW_UNREADABLE = ('PERMISSION_DENIED', 'RESOURCE_EXHAUSTED', 'Too many open files')
+
+Read = TypeVar('Read')
+
+
+class CheckpointError(ValueError):
+  """A checkpoint that cannot be saved, restored or continued: which, why, what would be right."""
+
+
+class DamagedError(CheckpointError):
+  """A step that is not what was saved."""
+
+
+def find_steps(folder: pathlib.Path) -> list[int]:
+  """Gives the steps in a folder of checkpoints, the newest last; empty where it is not there."""
+  paths = folder.iterdir() if folder.is_dir() else iter(())
+  return sorted(int(path.name) for path in paths if path.name.isdecimal() and path.is_dir())
+
+
+def read_meta(folder: pathlib.Path) -> dict[str, Any]:
+  """Reads the JSON of a step.
+
+  Raises:
+    DamagedError: it is not whole, or another part of the step is missing.
+  """
+  missing = [name for name in PARTS if not (folder / name).is_file()]
+  if missing:
+    what = f'without {list_names(missing)}' if any(folder.iterdir()) else 'an empty folder'
+    raise DamagedError(f'{folder} is damaged: {what}')
+  try:
+    meta = json.loads((folder / 'meta' / 'metadata').read_bytes())
+    if not isinstance(meta['fingerprint'], dict) or not digests.is_sealed(meta):
+      raise ValueError('not what was saved')
+  except (ValueError, KeyError, TypeError) as error:
+    raise DamagedError(f'{folder} is damaged: meta/metadata: {shorten(error)}') from error
+  return dict(meta)
+
+
+def read_state(folder: pathlib.Path, target: Any) -> Any:
+  """Reads a step's arrays into the structure, shapes, types and shardings of `target`.
+
+  Raises:
+    CheckpointError: the step holds other arrays; every difference is listed.
+    DamagedError: it does not hold what was saved.
+  """
+  saved = read_meta(folder).get(digests.ARRAYS, {})
+  abstract = jax.tree.map(_abstract, target)
+  leaves = digests.name_leaves(abstract)
+  wanted = {name: digests.describe(leaf) for name, leaf in leaves.items()}
+  reader = ocp.StandardCheckpointHandler()
+  try:
+    held = _read(folder, lambda: reader.metadata(folder / 'state').tree)
+    found = {name: digests.describe(leaf) for name, leaf in digests.name_leaves(held).items()}
+    recorded = {name: f'{each["dtype"]} {each["shape"]}' for name, each in saved.items()}
+    astray = [name for name, what in recorded.items() if found.get(name) != what]
+    if astray:
+      raise DamagedError(f'{folder} is damaged: state/_METADATA: {list_names(astray)}')
+    differences = [
+      f'{name} is {found.get(name, "missing")}, not {wanted.get(name, "expected")}'
+      for name in sorted({*wanted, *found})
+      if wanted.get(name) != found.get(name)
+    ]
+    if differences:
+      raise CheckpointError(f'{folder} does not fit this run: {"; ".join(differences)}')
+    # In the structure of what was saved: empty parts, which hold no array, may come and go.
+    asked = jax.tree_util.tree_map_with_path(lambda path, _: leaves[digests.name_path(path)], held)
+    arguments = ocp.args.StandardRestore(asked)
+    restored = _read(folder, lambda: reader.restore(folder / 'state', args=arguments))
+  finally:
+    reader.close()
+  arrays = digests.name_leaves(restored)
+  state = jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in leaves])
+  changed = digests.compare(saved, digests.copy_to_host(state)) if saved else []
+  if changed:
+    names = list_names(changed)
+    raise DamagedError(f'{folder} is damaged: not the arrays that were saved: {names}')
+  return state
+
+
+def read_score(folder: pathlib.Path, name: str) -> float:
+  """Gives a figure of a step's evaluation; nan where it has none."""
+  try:
+    return float(json.loads((folder / 'metrics' / 'metrics').read_bytes())[name])
+  except (OSError, ValueError, KeyError, TypeError):
+    return float('nan')
+
+
+def add_figures(folder: pathlib.Path, figures: Mapping[str, float]) -> None:
+  """Adds an evaluation's figures to a step that was saved before it."""
+  if not (folder / 'metrics').exists():
+    partial = folder / 'metrics.partial'
+    partial.mkdir(exist_ok=True)
+    (partial / 'metrics').write_text(json.dumps(dict(figures)))
+    partial.rename(folder / 'metrics')
+
+
+def set_aside(folder: pathlib.Path) -> pathlib.Path:
+  """Renames a damaged step, so that nothing takes it for one, and gives its new place."""
+  number, target = 1, folder.with_name(f'{DAMAGED}{folder.name}')
+  while target.exists():
+    number += 1
+    target = folder.with_name(f'{DAMAGED}{folder.name}_{number}')
+  folder.rename(target)
+  return target
+
+
+@contextlib.contextmanager
+def quiet_threads() -> Iterator[None]:
+  """Leaves out what Orbax and tensorstore print of a failure that is raised as well.
+
+  After the first array that cannot be read or written, each of the others leaves a traceback.
+  """
+
+  def report(uncaught: Any) -> None:
+    text = str(uncaught.exc_value)
+    if text != 'Event loop is closed' and 'See full TensorStore details' not in text:
+      hook(uncaught)
+
+  def is_shown(record: logging.LogRecord) -> bool:
+    ours = 'orbax' not in pathlib.Path(record.pathname).parts
+    return ours and not record.getMessage().startswith('Task exception was never retrieved')
+
+  hook, sys.unraisablehook = sys.unraisablehook, report
+  loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
+  for logger in loggers:
+    logger.addFilter(is_shown)
+  try:
+    yield
+  finally:
+    for logger in loggers:
+      logger.removeFilter(is_shown)
+    sys.unraisablehook = hook
+
+
+def shorten(error: BaseException) -> str:
+  """Gives an error's message in a line."""
+  return textwrap.shorten(str(error) or type(error).__name__, 240, placeholder=' ...')
+
+
+def list_names(names: list[str]) -> str:
+  """Lists a few names and counts the others."""
+  return ', '.join(names[:4]) + (f' and {len(names) - 4} more' if len(names) > 4 else '')
+
+
+def _read(where: pathlib.Path, read: Callable[[], Read]) -> Read:
+  """Tells damage from files that cannot be read at present, in one short message."""
+  with quiet_threads():
+    try:
+      return read()
+    except Exception as error:  # tensorstore and Orbax raise many kinds
+      text = shorten(error)
+      passing = isinstance(error, PermissionError | MemoryError)
+      passing = passing or any(sign in str(error) for sign in NOW_UNREADABLE)
+    time.sleep(0.2)  # until the reads of other arrays have failed too
+    gc.collect()
+  if passing:
+    raise CheckpointError(f'{where} cannot be read: {text}')
+  raise DamagedError(f'{where} is damaged: {text}')
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)

@@ -1,0 +1,83 @@
+"""Ending a run early, as a scheduler or a user asks for it: SIGTERM or SIGINT.
+
+The first signal is only noted: the loop finishes the step under way, saves, and leaves with 128 +
+the signal's number (143, 130). From then on the signals mean what they mean to any program, so that
+a second one ends the process at once, whatever it is doing. The loop asks between two batches.
+"""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+AGREE_EVERY = 8  # calls between two agreements of several hosts: each waits for all of them
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: the run did what it was asked
+  """A run that ended early because it was asked to.
+
+  Attributes:
+    code: the exit code that tells so.
+  """
+
+  def __init__(self, message: str, code: int) -> None:
+    super().__init__(message)
+    self.code = code
+
+
+class Stopping:
+  """Notes the signals while it is entered; calling it tells whether the run is to stop.
+
+  Outside the main thread, where Python handles no signals, it never is.
+  """
+
+  def __init__(self) -> None:
+    self.signal = 0  # the first that came
+    self._calls = 0
+    self._agreed = False
+    self._before: dict[int, Any] = {}
+
+  def __enter__(self) -> 'Stopping':
+    if threading.current_thread() is threading.main_thread():
+      self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    if not self.signal:  # else a second signal still ends what is left to do
+      for number, handler in self._before.items():
+        signal.signal(number, handler)
+
+  def __call__(self) -> bool:
+    """Tells whether to stop; all hosts call it equally often, and get the same answer."""
+    if jax.process_count() == 1:
+      return bool(self.signal)
+    self._calls += 1
+    if not self._agreed and self._calls % AGREE_EVERY == 1:
+      self._agreed = any_host(bool(self.signal))
+    return self._agreed
+
+  def make_error(self, what: str) -> Stopped:
+    """Builds what ends the run: which signal it was, `what` became of the run, the exit code."""
+    number = self.signal or signal.SIGTERM  # the signal may have come to another host
+    return Stopped(f'{signal.Signals(number).name}: {what}', 128 + number)
+
+  def _note(self, number: int, _: FrameType | None) -> None:
+    self.signal = self.signal or number
+    for each in SIGNALS:
+      signal.signal(each, signal.SIG_DFL)
+    name = signal.Signals(number).name
+    # Not print: the signal may have come in the middle of another one.
+    os.write(2, f'\n{name}: finishing the step, then saving; once more ends at once\n'.encode())
+
+
+def any_host(flag: bool) -> bool:
+  """Tells every host whether the flag is set on any of them; all hosts call it together."""
+  if jax.process_count() == 1:
+    return flag
+  return bool(np.any(multihost_utils.process_allgather(np.array(flag))))

@@ -1,0 +1,121 @@
+"""Data parallelism, seen in the compiled program: no device does another one's work."""
+
+import collections
+import contextlib
+import re
+
+import jax
+import numpy as np
+import pytest
+from test_training_step import distance, make_config, make_mesh, make_parts, train
+
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.models import layers
+from cfn_jax.training import devices, loop, stopping
+
+FORMS = {  # conv1's many taps make a long program of columns: that form is for the other layers
+  'strips': layers._strip_convolution,
+  'columns': layers._columns_convolution,
+  'dense': layers._dense_convolution,
+  'lax': layers.reference_convolution,
+}
+
+
+def compile_step(config, count):
+  state, step, batch, _ = make_parts(config, make_mesh(count))
+  return step.lower(state, batch(0)).compile()
+
+
+def count_operations(compiled):
+  """Gives the arithmetic of one device."""
+  return compiled.cost_analysis()['flops']
+
+
+def choose(form):
+  def chosen(_, kernel):
+    return FORMS['strips' if form == 'columns' and kernel[0] > 5 else form]
+
+  return chosen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('form', 'k'), [*((form, 1) for form in FORMS), ('accelerator', 4)])
+def test_eight_devices_share_the_work_and_gather_nothing(form, k, monkeypatch):
+  if form == 'accelerator':
+    monkeypatch.setattr(layers, 'CPU', 'another backend')
+  else:
+    monkeypatch.setattr(layers, '_choose_convolution', choose(form))
+  c = make_config(batch_size=256)
+  c.model.permutations_per_pass = k
+  c.model.dropout = 0.5
+  one, eight = compile_step(c, 1), compile_step(c, 8)
+  text = eight.as_text()
+  moves = re.findall(r'= \S+ (all-gather|all-to-all|collective-permute)[-\w]*\(', text)
+  assert not moves, collections.Counter(moves)
+  assert 'all-reduce' in text
+  assert count_operations(eight) <= 1.1 / 8 * count_operations(one)
+
+
+@pytest.mark.slow
+def test_parts_of_a_batch_stay_on_their_devices():
+  text = compile_step(make_config(batch_size=64, accumulate_steps=4), 8).as_text()
+  assert not re.findall(r'= \S+ (all-gather|all-to-all|collective-permute)[-\w]*\(', text)
+
+
+@pytest.mark.slow
+def test_eight_devices_take_the_steps_of_one():
+  c = make_config()
+  c.model.dropout = 0.5  # its masks belong to the rows, not to the devices
+  (one, losses), (eight, shared) = train(c, count=1), train(c, count=8)
+  assert shared == pytest.approx(losses, rel=1e-5)
+  assert distance(one.params, eight.params) < 1e-5
+
+
+@pytest.mark.parametrize('count', [1, 3, 8])
+def test_an_evaluation_counts_each_puzzle_once_on_any_number_of_devices(count):
+  c = make_config()
+  c.data.val_crops_per_photograph = 13  # of two photographs: no multiple of the batch
+  task = jigsaw_task.make_task(c, pretexts.open_pretext(c))
+  mesh = make_mesh(count)
+  state, _ = loop.start(task, c, mesh)
+  with stopping.Stopping() as stop:
+    figures = loop._make_evaluate(task, mesh)(state, stop)
+  assert figures['val_count'] == 2 * 13 * 2
+  expected = collections.Counter()
+  params = jax.device_get(state.params)
+  measure = jax.jit(task.evaluations['val'].measure)
+  with contextlib.closing(task.evaluations['val'].batches()) as batches:
+    for batch in batches:
+      expected.update({name: float(v) for name, v in measure(params, batch).items()})
+  assert figures['val_loss'] == pytest.approx(expected['loss'] / expected['count'], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('size', 'count', 'parts', 'message'),
+  [
+    (12, 8, 1, r'batch_size = 12 cannot be split over 8 devices: take 8 or 16'),
+    (4, 8, 1, r'batch_size = 4 cannot be split over 8 devices: take 8'),
+    (24, 8, 2, r'batch_size = 24 cannot be split over 8 devices in 2 parts: take 16 or 32'),
+    (24, 1, 0, r'accumulate_steps = 0: at least 1'),
+  ],
+)
+def test_batches_that_the_devices_cannot_share_are_refused(size, count, parts, message):
+  with pytest.raises(devices.BatchError, match=message):
+    devices.check_batch(size, make_mesh(count), field='batch_size', parts=parts)
+
+
+def test_a_mesh_holds_the_first_devices_and_no_more_than_there_are():
+  assert devices.make_mesh().size == jax.device_count() == 8
+  assert list(devices.make_mesh(3).devices) == jax.devices()[:3]
+  for count in (9, -1):
+    with pytest.raises(devices.BatchError, match=f'num_devices = {count}, but there are 8'):
+      devices.make_mesh(count)
+
+
+def test_rows_go_to_the_devices_in_their_order():
+  mesh = make_mesh(4)
+  rows = np.arange(8)
+  put = devices.put_batch({'label': rows}, mesh)['label']
+  parts = sorted(put.addressable_shards, key=lambda shard: shard.index[0].start)
+  assert [list(np.asarray(shard.data)) for shard in parts] == [[0, 1], [2, 3], [4, 5], [6, 7]]
