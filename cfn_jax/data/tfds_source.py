@@ -5,6 +5,7 @@ TensorFlow, reading does not). Images stay encoded until images.py decodes them.
 """
 
 import hashlib
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,30 @@ class TfdsSource:
     example = self._opened[place]
     label = int(example[self._label_key]) if self._label_key else -1
     return Record(example[self._image_key], _name(*self._where[:2], place), label)
+
+  def read_features(
+    self, keys: tuple[str, ...]
+  ) -> tuple[Mapping[str, Any], Generator[dict[str, Any], None, None]]:
+    """Gives the descriptions of some features, and their values of each record in order.
+
+    Raises:
+      SourceError: the data set has no such feature.
+    """
+    from tensorflow_datasets import decode
+
+    dataset, split, data_dir = self._where
+    builder = _builder(dataset, data_dir)
+    missing = [key for key in keys if key not in builder.info.features]
+    if missing:
+      raise SourceError(
+        f'TFDS data set {dataset} has no feature {missing[0]!r}; it has '
+        f'{", ".join(builder.info.features)}'
+      )
+    opened = builder.as_data_source(
+      split=split, decoders={self._image_key: decode.SkipDecoding()}
+    )
+    examples = (opened[int(place)] for place in self._positions)
+    return builder.info.features, ({key: each[key] for key in keys} for each in examples)
 
 
 def open_tfds(

@@ -59,7 +59,7 @@ def list_split(root: pathlib.Path, split: str, *, field: str) -> list[str]:
   if missing:
     raise SourceError(
       f'{len(missing):,} of the {len(wanted):,} images in {path} are not in JPEGImages, '
-      f'such as {missing[0]}'
+      f'such as {", ".join(missing[:10])}'
     )
   return [f'JPEGImages/{files[stem]}' for stem in wanted]
 

@@ -1,0 +1,138 @@
+"""Which classes a VOC image shows: labels of several classes, for the images of a list.
+
+Source: the VOC devkit. `ImageSets/Main/<class>_<split>.txt` says of each image -1 (absent), 1
+(present) or 0 (only difficult objects); the annotations say the same object by object. 0 is neither
+trained on nor scored. Used by the VOC classification; the images themselves come from voc.py.
+"""
+
+import collections
+import pathlib
+import xml.etree.ElementTree
+
+import numpy as np
+
+from cfn_jax.data import tfds_source
+from cfn_jax.data.record import SourceError
+
+CLASSES = (
+  'aeroplane',
+  'bicycle',
+  'bird',
+  'boat',
+  'bottle',
+  'bus',
+  'car',
+  'cat',
+  'chair',
+  'cow',
+  'diningtable',
+  'dog',
+  'horse',
+  'motorbike',
+  'person',
+  'pottedplant',
+  'sheep',
+  'sofa',
+  'train',
+  'tvmonitor',
+)
+IGNORED = 255
+ORIGINS = ('lists', 'annotations')
+_VALUES = {'-1': 0, '1': 1, '0': IGNORED}
+
+
+def read_labels(
+  root: pathlib.Path, split: str, stems: list[str], *, origin: str = 'lists'
+) -> tuple[np.ndarray, tuple[str, ...]]:
+  """Reads the labels of some images of a split.
+
+  Args:
+    root: a folder such as `VOCdevkit/VOC2007`.
+    split: the name of the list.
+    stems: the images' names without a suffix.
+    origin: 'lists' (`<class>_<split>.txt`) or 'annotations'.
+
+  Returns:
+    uint8 `[n, K]`, 0, 1 or `IGNORED`; the class names.
+
+  Raises:
+    SourceError: files that are missing or malformed, an image without a label.
+  """
+  if origin not in ORIGINS:
+    raise SourceError(f"data.labels = '{origin}' is unknown: one of {', '.join(ORIGINS)}")
+  if origin == 'annotations':
+    rows = [_read_annotation(root / 'Annotations' / f'{stem}.xml') for stem in stems]
+    return np.array(rows, np.uint8).reshape(len(stems), len(CLASSES)), CLASSES
+  folder = root / 'ImageSets' / 'Main'
+  suffix = f'_{split}.txt'
+  names = tuple(sorted(path.name.removesuffix(suffix) for path in folder.glob(f'*{suffix}')))
+  if not names:
+    raise SourceError(
+      f'{folder} has no list <class>{suffix}, which says what each image shows; with '
+      "data.labels = 'annotations' the XML files are read instead"
+    )
+  columns = []
+  for name in names:
+    path = folder / f'{name}{suffix}'
+    values = _read_list(path)
+    absent = [stem for stem in stems if stem not in values]
+    if absent:
+      raise SourceError(
+        f'{path} says nothing of {len(absent):,} of the {len(stems):,} images of {split}, such as '
+        f'{absent[0]}'
+      )
+    columns.append([values[stem] for stem in stems])
+  return np.array(columns, np.uint8).T.copy(), names
+
+
+def _read_list(path: pathlib.Path) -> dict[str, int]:
+  values = {}
+  try:
+    lines = path.read_text(encoding='utf8').splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise SourceError(f'{path} cannot be read: {error}') from None
+  for number, line in enumerate(lines, start=1):
+    words = line.split()
+    if not words:
+      continue
+    if len(words) != 2 or words[1] not in _VALUES:
+      raise SourceError(
+        f'{path}, line {number}: {line.strip()[:60]!r}: an image and -1, 0 or 1 are expected'
+      )
+    values[words[0]] = _VALUES[words[1]]
+  return values
+
+
+def _read_annotation(path: pathlib.Path) -> list[int]:
+  """Gives an image's labels out of its objects; one without a `difficult` tag is not difficult."""
+  try:
+    objects = xml.etree.ElementTree.parse(path).getroot().findall('object')
+  except (OSError, xml.etree.ElementTree.ParseError) as error:
+    raise SourceError(f'{path} cannot be read: {error}') from None
+  easy: collections.Counter[str] = collections.Counter()
+  hard: collections.Counter[str] = collections.Counter()
+  for each in objects:
+    name = (each.findtext('name') or '').strip()
+    if name not in CLASSES:
+      raise SourceError(f'{path}: an object of the class {name!r}, which VOC does not have')
+    difficult = (each.findtext('difficult') or '0').strip() == '1'
+    (hard if difficult else easy)[name] += 1
+  return [1 if easy[name] else IGNORED if hard[name] else 0 for name in CLASSES]
+
+
+def read_tfds_labels(source: tfds_source.TfdsSource) -> tuple[np.ndarray, tuple[str, ...]]:
+  """Reads the labels of a TFDS data set that is made like `voc`; see `read_labels`.
+
+  Its feature `labels` lists the classes in an image, `labels_no_difficult` those with an object
+  that is not difficult.
+
+  Raises:
+    SourceError: the data set has no such features.
+  """
+  features, examples = source.read_features(('labels', 'labels_no_difficult'))
+  names = tuple(features['labels'].feature.names)
+  labels = np.zeros((len(source), len(names)), np.uint8)
+  for row, example in zip(labels, examples):
+    row[np.asarray(example['labels'], int)] = IGNORED
+    row[np.asarray(example['labels_no_difficult'], int)] = 1
+  return labels, names

@@ -1,0 +1,149 @@
+"""How much of a network trained on labels solves puzzles: its convolutions locked in the CFN.
+
+Paper, section 4.3, table 3: conv1 .. convK of a supervised AlexNet move into the CFN (stride 2) and
+are locked, the rest is trained on the jigsaw task with 100 permutations. Beside it the same CFN
+with nothing loaded and nothing locked, whose accuracy is the most there is.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from cfn_jax.evaluation import classifier, runs, tables, trunks
+from cfn_jax.jigsaw import initial
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.training import optimizer
+from cfn_jax.transfer import cards, surgery
+from cfn_jax.transfer import weights as weights_lib
+
+PAPER = (88.0, 87.0, 86.0, 83.0, 74.0)
+PAPER_REFERENCE = 88.0
+REFERENCE = 'reference'
+CONVOLUTIONS = weights_lib.CONVOLUTIONS
+
+
+def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
+  """Opens data and weights, and builds the run of each K and the reference.
+
+  Raises:
+    ValueError: what is wrong, where, and what would be right.
+  """
+  layers = tuple(config.layers)
+  if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
+    raise ValueError(f'layers = {layers}: different numbers from 1 to 5')
+  if config.model.name != 'cfn':
+    raise ValueError(f"model.name = '{config.model.name}': the table is about 'cfn'")
+  pretext = pretexts.open_pretext(config)
+  trunk = trunks.open_trunk(
+    config.weights,
+    step=config.weights_step,
+    collection=config.weights_collection,
+    init=config.model.init,
+    seed=config.seed,
+    width=config.model.width,
+    order=config.model.order,
+  )
+  weights = trunk.weights
+  model = pretext.model.clone(
+    order=weights.order, groups=weights.groups, width=trunk.width, padding=weights.padding
+  )
+  pretext = dataclasses.replace(pretext, model=model)
+  made = [make_run(config, pretext, trunk, k) for k in layers]
+  if config.baseline:
+    made.append(_finish(config, pretext, REFERENCE, {}))
+  return runs.Plan(
+    runs=made,
+    origins={trunk.label(): trunk.origin},
+    show=lambda figures: show(figures, trunk.label(), layers),
+    published={'AlexNet': PAPER, REFERENCE: PAPER_REFERENCE},
+  )
+
+
+def make_run(
+  config: ml_collections.ConfigDict, pretext: pretexts.Pretext, trunk: trunks.Trunk, k: int
+) -> runs.Run:
+  """Builds the run that locks conv1 .. convK; tiles are prepared as those layers learned them."""
+  weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
+  pretext = dataclasses.replace(pretext, normalization=find_normalization(weights.input))
+  weights = surgery.fold_input(weights, to=initial.make_record(pretext))
+  locked = CONVOLUTIONS[:k]
+  surgery.merge(pretext.shapes(), weights.params, locked)  # raises what does not fit
+
+  def init(seed: int) -> dict[str, Any]:
+    return surgery.merge(pretext.init(seed), weights.params, locked)[0]
+
+  return _finish(
+    config,
+    pretext,
+    f'conv{k}',
+    {'weights': trunk.digest},
+    init=init,
+    locked=locked,
+    label=f'{trunk.label()}: {", ".join(locked)} locked, fed {cards.describe_input(weights.input)}',
+  )
+
+
+def _finish(
+  config: ml_collections.ConfigDict,
+  pretext: pretexts.Pretext,
+  name: str,
+  fingerprint: Mapping[str, Any],
+  *,
+  init: Any = None,
+  locked: tuple[str, ...] = (),
+  label: str = 'nothing loaded, nothing locked',
+) -> runs.Run:
+  task = jigsaw_task.make_task(config, pretext)
+  task = dataclasses.replace(
+    task,
+    init=init or task.init,
+    labels=lambda params: optimizer.label_parameters(params, locked=locked),
+    fingerprint={
+      **task.fingerprint,
+      **{field: config[field] for field in classifier.SOLVER},
+      'locked': ', '.join(locked),
+      **fingerprint,
+    },
+    summary=[('run', label), *task.summary],
+    meta={
+      'network': {
+        'order': pretext.model.order,
+        'stride': pretext.model.stride,
+        'padding': pretext.model.padding,
+        'input': initial.make_record(pretext).to_json(),
+      }
+    },
+  )
+  return runs.Run(name, task, task.evaluations['val'], {})
+
+
+def find_normalization(record: weights_lib.InputRecord) -> pretexts.Normalization:
+  """Gives the normalisation of tiles that a record asks for, but for the order of the channels.
+
+  Scales that differ between the channels become their mean; folding them into conv1 is exact.
+  """
+  mean = record.mean if record.channels == 'rgb' else record.mean[::-1]
+  scale = float(np.mean(record.scale))
+  if record.normalization:
+    return pretexts.Normalization(record.normalization, scale, mean, record.std)
+  return pretexts.Normalization('global', scale, mean, 1.0)
+
+
+def show(figures: Mapping[str, runs.Figures], label: str, layers: tuple[int, ...]) -> None:
+  """Prints the table: a column for each K, and the reference."""
+  row: list[float | None] = [100 * figures[f'conv{k}']['val_accuracy'] for k in layers]
+  reference = figures.get(REFERENCE)
+  row.append(100 * reference['val_accuracy'] if reference else None)
+  count = figures[f'conv{layers[0]}']['val_count']
+  tables.show(
+    f'Accuracy of the jigsaw task in %, {count:,} puzzles',
+    [*(f'K = {k}' for k in layers), 'nothing locked'],
+    [
+      [(label, row)],
+      [('paper: AlexNet', [*(PAPER[k - 1] for k in layers), PAPER_REFERENCE])],
+    ],
+  )

@@ -1,0 +1,344 @@
+"""A network on labelled images, handed to the one training loop: AlexNet, or the CFN on tiles.
+
+Paper, section 4: the frozen-layer table, VOC classification, and recognition are this task with
+other layers loaded and locked, other views and another loss.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+
+from cfn_jax.data import bad_images, pipeline
+from cfn_jax.evaluation import inputs, labelled, scores, views
+from cfn_jax.models import alexnet
+from cfn_jax.training import metrics, optimizer
+from cfn_jax.training import task as tasks
+from cfn_jax.transfer import surgery
+from cfn_jax.transfer import weights as weights_lib
+
+Params = dict[str, Any]
+AVERAGES = ('logits', 'softmax')
+# What decides what training does, besides the data and the network.
+SOLVER = (
+  'solver',
+  'learning_rate',
+  'schedule',
+  'decay_steps',
+  'decay_factor',
+  'warmup_steps',
+  'momentum',
+  'weight_decay',
+  'clip_gradients',
+  'bias_rate',
+  'bias_decay',
+  'accumulate_steps',
+  'ema_decay',
+)
+
+
+class Pool5Linear(alexnet.AlexNet):
+  """A linear classifier on pool5: images `[B, H, W, C]` to logits `[B, K]`; no fc6, no fc7."""
+
+  def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+    return self.fc8(alexnet.pool5(self, images, remat=self.remat).astype(jnp.float32))
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+  """A network, what it starts from, and how it is fed.
+
+  Attributes:
+    network: `AlexNet`, `Pool5Linear` or `Cfn`.
+    view_px: side of a view.
+    record: how views, or tiles, are prepared.
+    class_names: K of them.
+    several: an image has several classes: a sigmoid for each instead of one softmax.
+    initial: how the layers that are not loaded start.
+    fc_init: how fully connected ones start, see `surgery.FC_INITS`; '': as `initial` says.
+    given: the loaded parameters; only `loaded` of them are taken.
+    loaded: layers that start as given; the others are drawn.
+    locked: layers that take neither gradient nor decay.
+    grid: tiles a side into which the CFN's views are cut; 0: the network sees whole views.
+    rescale: changes the drawn parameters before the first step (magic_init).
+    rescaled: what `rescale` does, for the fingerprint.
+  """
+
+  network: nn.Module
+  view_px: int
+  record: weights_lib.InputRecord
+  class_names: tuple[str, ...]
+  several: bool
+  initial: alexnet.Initial
+  fc_init: str = ''
+  given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  loaded: tuple[str, ...] = ()
+  locked: tuple[str, ...] = ()
+  grid: int = 0
+  rescale: Callable[['Classifier', Params], Params] | None = None
+  rescaled: str = ''
+
+  def shapes(self) -> Any:
+    """Gives the shapes of the parameters."""
+    side = self.view_px // max(1, self.grid)
+    tiles = (self.grid**2,) if self.grid else ()
+    return alexnet.parameter_shapes(self.network, (1, *tiles, side, side, 3))
+
+  def check(self) -> None:
+    """Raises WeightsError where the given layers do not fit the network."""
+    surgery.merge(self.shapes(), self.given, self.loaded)
+
+  def init(self, seed: int) -> Params:
+    """Draws the parameters on the host, and puts the loaded layers in."""
+    shapes = self.shapes()
+    wanted = {name: layer for name, layer in shapes.items() if name not in self.loaded}
+    drawn = alexnet.draw_parameters(wanted, self.initial, seed=seed)
+    for name in weights_lib.FULLY_CONNECTED:
+      if self.fc_init and name in wanted:
+        shape = wanted[name]['kernel'].shape
+        drawn[name] = surgery.draw_layer(name, shape, fc_init=self.fc_init, seed=seed)
+    params = {name: self.given[name] if name in self.loaded else drawn[name] for name in shapes}
+    return self.rescale(self, params) if self.rescale else params
+
+  def prepare(self, images: jax.Array) -> jax.Array:
+    """Makes the network's input of views uint8 `[B, px, px, 3]`."""
+    if self.grid:
+      batch, side = images.shape[0], self.view_px // self.grid
+      images = images.reshape(batch, self.grid, side, self.grid, side, 3)
+      images = images.swapaxes(2, 3).reshape(batch, -1, side, side, 3)  # [B, T, h, w, 3]
+    return inputs.prepare(images, self.record)
+
+  def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    """Gives logits `[B, K]` of views uint8 `[B, px, px, 3]`; with a key, dropout is on."""
+    rngs = {} if key is None else {'dropout': key}
+    found: Any = self.network.apply(
+      {'params': params}, self.prepare(images), train=key is not None, rngs=rngs
+    )
+    return found
+
+  def average(self, params: Any, images: jax.Array, average: str) -> jax.Array:
+    """Gives scores `[B, K]` of `[B, draws, px, px, 3]`: summed logits, or mean probabilities."""
+
+    def one(view: jax.Array) -> jax.Array:
+      logits = self.logits(params, view)
+      return logits if average == 'logits' else jax.nn.softmax(logits, axis=-1)
+
+    found = jax.lax.map(one, images.swapaxes(0, 1))  # one draw at a time: less memory
+    return jnp.sum(found, axis=0) if average == 'logits' else jnp.mean(found, axis=0)
+
+  def describe(self) -> dict[str, Any]:
+    """Gives what a checkpoint says of the network, for transfer/."""
+    network: Any = self.network
+    return {
+      'order': network.order,
+      'stride': network.stride,
+      'padding': network.padding,
+      'input': self.record.to_json(),
+    }
+
+
+def make_loss(
+  classifier: Classifier,
+) -> Callable[[Any, tasks.Batch, jax.Array], tuple[jax.Array, tasks.Totals]]:
+  """Builds the loss of a batch, its mean over the images, and the sums for the log.
+
+  One class: softmax cross-entropy. Several: sigmoid cross-entropies of the classes that are not
+  ignored, summed over the classes and divided by the batch size, as Kraehenbuehl's layer does.
+  """
+
+  def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
+    logits, labels = classifier.logits(params, batch['image'], key), batch['label']
+    count = jnp.float32(len(logits))
+    if classifier.several:
+      counted = labels != scores.IGNORED
+      each = optax.sigmoid_binary_cross_entropy(logits, jnp.where(counted, labels, 0))
+      total = jnp.sum(jnp.where(counted, each, 0))
+      right = jnp.sum(((logits > 0) == (labels == 1)) & counted) / jnp.sum(counted) * count
+    else:
+      total = jnp.sum(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+      right = jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+    return total / count, {'loss': total, 'correct': right, 'count': count}
+
+  return loss
+
+
+def make_evaluation(
+  classifier: Classifier,
+  split: labelled.Split,
+  transform: views.MakeViews,
+  *,
+  batch_size: int,
+  loading: pipeline.Loading,
+  average: str,
+  limit: int,
+  report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]],
+  on_bad: Callable[[int], None] | None = None,
+) -> tasks.RowEvaluation:
+  """Builds a pass over a split: rows of `scores` and `label`, or of `rank` and `label`.
+
+  Args:
+    transform: of the test; its `draws` views of an image are averaged.
+    average: 'logits' or 'softmax'.
+    limit: the first so many images; 0: all.
+
+  Raises:
+    ValueError: an unknown average, or one that several classes do not have.
+  """
+  if average not in AVERAGES or (classifier.several and average != 'logits'):
+    allowed = 'logits' if classifier.several else ' or '.join(AVERAGES)
+    raise ValueError(f"test.average = '{average}': {allowed}")
+  if transform.draws < 1:
+    raise ValueError(f'test.draws = {transform.draws}: at least 1')
+
+  def batches() -> tasks.Batches:
+    return pipeline.make_evaluation_batches(
+      split.reader, transform, batch_size=batch_size, limit=limit, loading=loading, on_bad=on_bad
+    )
+
+  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    found, label = classifier.average(params, batch['image'], average), batch['label']
+    if classifier.several:
+      return {'scores': found, 'label': label}
+    own = jnp.take_along_axis(found, label[:, None], axis=1)
+    rank = jnp.sum(found >= own, axis=1) - 1  # ties count against it
+    good = jnp.all(jnp.isfinite(found), axis=1)
+    return {'rank': jnp.where(good, rank, found.shape[1]), 'label': label}
+
+  return tasks.RowEvaluation(batches, measure, report)
+
+
+def make_report(
+  classifier: Classifier, *, detailed: bool = False
+) -> Callable[[Mapping[str, np.ndarray]], dict[str, Any]]:
+  """Builds what turns the rows of a pass into figures.
+
+  Args:
+    detailed: with the figure of each class, and the classes that have none.
+  """
+  names = classifier.class_names
+
+  def report(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    count = len(rows['label'])
+    if classifier.several:
+      area = scores.score_classes(rows['scores'], rows['label'], names)
+      points = scores.score_classes(
+        rows['scores'], rows['label'], names, scores.eleven_point_precision
+      )
+      figures: dict[str, Any] = {'val_map': area.mean, 'val_map_11_point': points.mean}
+      details: dict[str, Any] = {
+        'average_precision': area.per_class,
+        'average_precision_11_point': points.per_class,
+        'positives': dict(zip(names, np.sum(rows['label'] == 1, axis=0).tolist())),
+      }
+    else:
+      area = scores.score_ranks(rows['rank'], rows['label'], names)
+      figures = {'val_accuracy': float(np.mean(rows['rank'] < 1))}
+      if len(names) > 5:
+        figures['val_top5_accuracy'] = float(np.mean(rows['rank'] < 5))
+      details = {
+        'accuracy': area.per_class,
+        'images': dict(zip(names, np.bincount(rows['label'], minlength=len(names)).tolist())),
+      }
+    figures['val_count'] = count
+    if detailed:
+      figures |= {'per_class': details, 'classes_without_figure': list(area.without)}
+    return figures
+
+  return report
+
+
+def report_training(sums: Mapping[str, float]) -> dict[str, float]:
+  """Turns the sums of the logged steps into figures."""
+  count = sums['count'] or math.nan  # no step of the stretch was finite
+  return {
+    'train_loss': sums['loss'] / count,
+    'train_accuracy': sums['correct'] / count,
+    'learning_rate': sums['learning_rate'],
+  }
+
+
+def make_task(
+  config: ml_collections.ConfigDict,
+  classifier: Classifier,
+  data: labelled.Labelled,
+  *,
+  name: str,
+  train_views: views.MakeViews,
+  evaluation: Callable[[Callable[[int], None]], tasks.RowEvaluation],
+  fingerprint: Mapping[str, Any],
+  summary: list[tuple[str, str]],
+) -> tasks.Task:
+  """Builds what the training loop needs.
+
+  Args:
+    evaluation: builds that of the test images; it is told what to call for a bad one.
+    fingerprint: what besides the data, the solver and the network must stay.
+  """
+  classifier.check()
+  reader, loading = data.training.reader, labelled.make_loading(config)
+  bad_training = bad_images.BadImages(reader)
+  bad_testing = bad_images.BadImages(data.testing.reader)
+
+  def train_batches(start: int, stop: int) -> tasks.Batches:
+    return pipeline.make_training_batches(
+      reader,
+      train_views,
+      batch_size=config.batch_size,
+      start_step=start,
+      stop_step=stop,
+      loading=loading,
+      on_bad=bad_training,
+    )
+
+  def record(workdir: pathlib.Path) -> None:
+    metrics.write_json(workdir / 'config.json', config.to_dict())
+    bad_training.open(workdir)
+    bad_testing.open(workdir)
+
+  classes = len(data.class_names)
+  return tasks.Task(
+    name=name,
+    init=classifier.init,
+    loss=make_loss(classifier),
+    totals=('loss', 'correct', 'count'),
+    report=report_training,
+    train_batches=train_batches,
+    records=lambda step: reader.names(
+      range(step * config.batch_size, (step + 1) * config.batch_size)
+    ),
+    evaluations={'val': evaluation(bad_testing)},
+    best='val_map' if classifier.several else 'val_accuracy',
+    labels=lambda params: optimizer.label_parameters(params, locked=classifier.locked),
+    examples={'images': config.batch_size},
+    fingerprint={
+      'seed': config.seed,
+      'batch_size': config.batch_size,
+      'training images': data.training.fingerprint(),
+      'test images': data.testing.fingerprint(),
+      'classes': classes,
+      'views': _describe_views(train_views),
+      'loaded': ', '.join(classifier.loaded),
+      'locked': ', '.join(classifier.locked),
+      'initial': f'{classifier.initial.init} {classifier.fc_init} {classifier.rescaled}'.strip(),
+      **{field: config[field] for field in SOLVER},
+      **fingerprint,
+    },
+    summary=summary,
+    chance_loss=classes * math.log(2) if classifier.several else math.log(classes),
+    record=record,
+    pictures={},
+    meta={'network': classifier.describe(), 'class_names': list(data.class_names)},
+  )
+
+
+def _describe_views(made: views.MakeViews) -> str:
+  mirrored = ', mirrored' if made.mirror else ''
+  return f'{made.crop} {made.view_px} px of {made.resize_px} px ({made.resize}){mirrored}'

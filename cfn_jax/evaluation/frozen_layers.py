@@ -1,0 +1,158 @@
+"""What each layer's features are worth: conv1 .. convK locked, the rest trained anew.
+
+Paper, section 4.1, table 1: AlexNet on ImageNet, its first K convolutions from the CFN and locked,
+the layers above drawn from a Gaussian and trained, K = 1 .. 5; the score is the average over 10
+random crops. Beside it the same with a random trunk.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import ml_collections
+
+from cfn_jax.evaluation import classifier, labelled, runs, tables, trunks, views
+from cfn_jax.models import alexnet
+from cfn_jax.transfer import networks
+from cfn_jax.transfer import weights as weights_lib
+
+PAPER = {
+  'CFN': (54.7, 52.8, 49.7, 45.3, 34.6),
+  'Doersch et al.': (53.1, 47.6, 48.7, 45.6, 30.4),
+  'Wang and Gupta': (51.8, 46.9, 42.8, 38.8, 29.8),
+  'Random': (48.5, 41.0, 34.8, 27.1, 12.0),
+}
+PAPER_ALEXNET = 57.4
+CONVOLUTIONS = weights_lib.CONVOLUTIONS
+BASELINE = 'random'
+
+
+def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
+  """Opens data and weights, and builds the run of each K.
+
+  Raises:
+    ValueError: what is wrong, where, and what would be right.
+  """
+  runs.check_numbers(config)
+  layers = tuple(config.layers)
+  if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
+    raise ValueError(f'layers = {layers}: different numbers from 1 to 5')
+  data = labelled.open_labelled(config, several=False, min_side_px=config.views.resize_px)
+  model = config.model
+  trunk = trunks.open_trunk(
+    config.weights,
+    step=config.weights_step,
+    collection=config.weights_collection,
+    init=model.init,
+    seed=config.seed,
+    width=model.width,
+    order=model.order,
+  )
+  started = {'': trunk}
+  if config.baseline and config.weights != trunks.RANDOM:
+    started[BASELINE] = trunks.draw_trunk(
+      model.init, seed=config.seed, like=trunk.weights, order=model.order
+    )
+  made = [
+    make_run(config, data, each, k, folder=folder)
+    for folder, each in started.items()
+    for k in layers
+  ]
+  labels = {folder: each.label() for folder, each in started.items()}
+  return runs.Plan(
+    runs=made,
+    origins={labels[folder]: each.origin for folder, each in started.items()},
+    show=lambda figures: show(figures, labels, layers),
+    published={**PAPER, 'AlexNet': PAPER_ALEXNET},
+  )
+
+
+def make_run(
+  config: ml_collections.ConfigDict,
+  data: labelled.Labelled,
+  trunk: trunks.Trunk,
+  k: int,
+  *,
+  folder: str,
+) -> runs.Run:
+  """Builds the run that locks conv1 .. convK."""
+  model, view, test = config.model, config.views, config.test
+  placed = trunks.place_trunk(trunk, stride=model.stride)
+  alexnet.check_input_size(view.view_px + 2 * placed.padding, model.stride)
+  locked = CONVOLUTIONS[:k]
+  network = networks.make_network(
+    placed,
+    num_classes=len(data.class_names),
+    dropout=model.dropout,
+    dtype=jnp.dtype(config.compute_dtype),
+  ).clone(fc6_features=model.fc6_features, fc7_features=model.fc7_features, remat=config.remat)
+  made = classifier.Classifier(
+    network=network,
+    view_px=view.view_px,
+    record=placed.input,
+    class_names=data.class_names,
+    several=False,
+    initial=alexnet.Initial(model.init, placed.order),
+    given=placed.params,
+    loaded=locked,
+    locked=locked,
+  )
+  views_of = views.MakeViews('random', view.view_px, view.resize_px, view.resize, view.mirror)
+  testing = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
+
+  def evaluate(transform: views.MakeViews, **more: Any) -> Any:
+    return classifier.make_evaluation(
+      made,
+      data.testing,
+      transform,
+      batch_size=config.eval_batch_size,
+      loading=labelled.make_loading(config),
+      average=test.average,
+      limit=config.data.val_max_images,
+      **more,
+    )
+
+  centre = dataclasses.replace(views_of, crop='centre', mirror=False, draws=1)
+  name = f'{folder}/conv{k}' if folder else f'conv{k}'
+  task = classifier.make_task(
+    config,
+    made,
+    data,
+    name='frozen_layers',
+    train_views=views_of,
+    evaluation=lambda on_bad: evaluate(centre, report=classifier.make_report(made), on_bad=on_bad),
+    fingerprint={'weights': trunk.digest, 'stride': model.stride, 'dropout': model.dropout},
+    summary=[
+      ('run', f'{trunk.label()}: {", ".join(locked)} locked, the rest drawn ({model.init})'),
+      ('training', data.training.reader.source.description),
+      ('test', data.testing.reader.source.description),
+      ('network', f'{alexnet.count_parameters(made.shapes()):,} parameters, stride {model.stride}'),
+    ],
+  )
+  return runs.Run(
+    name,
+    task,
+    evaluate(testing, report=classifier.make_report(made, detailed=True)),
+    {'test': test.to_dict(), 'test images shown': data.shown(config.data.val_max_images)},
+  )
+
+
+def show(
+  figures: Mapping[str, runs.Figures], labels: Mapping[str, str], layers: tuple[int, ...]
+) -> None:
+  """Prints the table: a row for each trunk, and the paper's."""
+  rows = []
+  for folder, label in labels.items():
+    names = {k: f'{folder}/conv{k}' if folder else f'conv{k}' for k in layers}
+    rows.append((label, [figures[names[k]]['val_accuracy'] * 100 for k in layers]))
+  first = figures[next(iter(figures))]
+  published = [
+    (f'paper, ImageNet: {name}', [values[k - 1] for k in layers]) for name, values in PAPER.items()
+  ]
+  published.append(('paper, ImageNet: AlexNet, nothing locked', [PAPER_ALEXNET]))
+  tables.show(
+    f'Accuracy in % with conv1..convK locked, {first["val_count"]:,} test images',
+    [f'K = {k}' for k in layers],
+    [rows, published],
+  )

@@ -1,0 +1,189 @@
+"""Labelled images for the evaluations, opened from a config and checked before any training.
+
+Any labelled source: class folders, records and TFDS (one class an image), VOC folders and TFDS's
+VOC (several). Between data/ and the evaluations.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+
+import jax
+import ml_collections
+import numpy as np
+
+from cfn_jax.data import folder, pipeline, sources, tfds_source, voc_labels
+
+NAMED = 10  # of what is wrong, so many are named
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """One split: its images and, where an image has several classes, their labels.
+
+  Attributes:
+    labels: uint8 `[number of records, K]`; `[0, 0]` where the records carry their one class.
+  """
+
+  reader: pipeline.Reader
+  labels: np.ndarray
+
+  def fingerprint(self) -> str:
+    """Changes with the images and with their labels."""
+    digest = hashlib.sha256(self.reader.source.fingerprint.encode() + self.labels.tobytes())
+    return digest.hexdigest()[:32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+  """The two splits of a data set, of the same classes."""
+
+  training: Split
+  testing: Split
+  class_names: tuple[str, ...]
+
+  def shown(self, limit: int) -> int:
+    """Gives how many test images an evaluation sees; `limit` 0: all."""
+    count = len(self.testing.reader.source)
+    return min(limit or count, count)
+
+
+def open_labelled(
+  config: ml_collections.ConfigDict, *, several: bool, min_side_px: int = 0
+) -> Labelled:
+  """Opens the images that a config names.
+
+  Args:
+    several: an image has several classes (VOC).
+    min_side_px: see `pipeline.Reader`.
+
+  Raises:
+    SourceError: what is wrong, where, and what would be right.
+  """
+  d = config.data
+  if several and d.source not in ('voc', 'tfds'):
+    raise sources.SourceError(
+      f"data.source = '{d.source}': images of several classes come from 'voc' or 'tfds'"
+    )
+  training, testing = sources.open_sources(
+    source=d.source,
+    root=d.root,
+    split=d.split,
+    val_root=d.val_root,
+    val_split=d.val_split,
+    val_fraction=d.val_fraction,
+    cache_dir=d.cache_dir,
+    refresh=d.refresh,
+  )
+  if not len(testing):
+    raise sources.SourceError(
+      f'none of the {len(training):,} images is held out for the test: set data.val_root, '
+      'data.val_split or data.val_fraction'
+    )
+  read = functools.partial(
+    pipeline.Reader, seed=config.seed, min_side_px=min_side_px, on_bad_image=d.on_bad_image
+  )
+  nothing = np.empty((0, 0), np.uint8)
+  if several:
+    ours, names = _read_labels(training, d.root, d.split, d.labels)
+    theirs, test_names = _read_labels(
+      testing, d.val_root or d.root, d.val_split or d.split, d.labels
+    )
+    check_same_classes(names, test_names)
+    found = Labelled(Split(read(training), ours), Split(read(testing), theirs), names)
+  else:
+    _check_classes(training, testing)
+    names = tuple(training.class_names)
+    found = Labelled(Split(read(training), nothing), Split(read(testing), nothing), names)
+  check_counts(found, allow_empty=d.allow_empty_classes)
+  return found
+
+
+def _read_labels(
+  source: sources.Source, root: str, split: str, origin: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+  if isinstance(source, tfds_source.TfdsSource):
+    return voc_labels.read_tfds_labels(source)
+  assert isinstance(source, folder.FileSource)
+  stems = [pathlib.PurePath(name).stem for name in source.names]
+  return voc_labels.read_labels(pathlib.Path(root).expanduser(), split, stems, origin=origin)
+
+
+def _check_classes(training: sources.Source, testing: sources.Source) -> None:
+  """Refuses images without classes, and test images of other classes."""
+  if not training.class_names:
+    raise sources.SourceError(
+      f'{training.description}: the images have no classes; each must lie in the folder of its '
+      'class'
+    )
+  if not testing.class_names:
+    if isinstance(testing, folder.FileSource) and folder.class_folders(testing.names):
+      check_same_classes(tuple(training.class_names), folder.class_folders(testing.names))
+    raise sources.SourceError(
+      f'{testing.description}: the images have other classes than those of training, or none'
+    )
+  check_same_classes(tuple(training.class_names), tuple(testing.class_names))
+
+
+def check_same_classes(training: tuple[str, ...], testing: tuple[str, ...]) -> None:
+  """Raises SourceError where the class lists of two splits differ, naming the first differences."""
+  if training == testing:
+    return
+  only = [
+    (where, [name for name in ours if name not in theirs])
+    for where, ours, theirs in (('training', training, testing), ('test', testing, training))
+  ]
+  parts = [
+    f'{len(names)} only in {where} ({", ".join(names[:NAMED])})' for where, names in only if names
+  ]
+  raise sources.SourceError(
+    f'the classes differ: {len(training)} in training, {len(testing)} in the test, '
+    + ('; '.join(parts) or 'in another order')
+  )
+
+
+def check_counts(data: Labelled, *, allow_empty: bool) -> None:
+  """Refuses images without a label, and a split that shows no image of some class.
+
+  A TFDS source of one class an image is not counted: that would read all of it.
+
+  Raises:
+    SourceError: names the split and the classes.
+  """
+  for where, split in (('training', data.training), ('test', data.testing)):
+    counts = count_classes(split, len(data.class_names))
+    if counts is None:
+      continue
+    absent = [name for name, count in zip(data.class_names, counts) if not count]
+    if absent and (where == 'training' or not allow_empty):
+      hint = '' if where == 'training' else '; data.allow_empty_classes=True scores the others'
+      raise sources.SourceError(
+        f'{split.reader.source.description}: no {where} image of {len(absent)} of the '
+        f'{len(counts)} classes: {", ".join(absent[:NAMED])}{hint}'
+      )
+
+
+def count_classes(split: Split, classes: int) -> np.ndarray | None:
+  """Counts the images of each class, int `[K]`; None where only reading all records would tell."""
+  if len(split.labels):
+    return np.sum(split.labels == 1, axis=0)
+  labels = getattr(split.reader.source, 'labels', None)
+  if labels is None:
+    return None
+  if np.any(labels < 0):
+    raise sources.SourceError(
+      f'{split.reader.source.description}: {np.sum(labels < 0):,} images have no class'
+    )
+  return np.bincount(labels, minlength=classes)
+
+
+def make_loading(config: ml_collections.ConfigDict) -> pipeline.Loading:
+  """Reads how batches are made."""
+  return pipeline.Loading(
+    num_workers=config.data.num_workers,
+    num_threads=config.data.num_threads,
+    read_ahead_batches=config.data.read_ahead_batches,
+    host=jax.process_index(),
+    hosts=jax.process_count(),
+  )

@@ -1,0 +1,166 @@
+"""Data-dependent initial values (Kraehenbuehl et al., magic_init), before the first step.
+
+'fresh': each layer that is drawn gets, channel by channel, outputs of variance 1 and mean 0.1 on
+some training images; loaded layers stay. 'calibrated': after that all layers are rescaled so that
+their gradients, relative to their weights, are equally large; the outputs keep their scale.
+"""
+
+import dataclasses
+import functools
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cfn_jax.data import pipeline
+from cfn_jax.evaluation import classifier, views
+from cfn_jax.transfer import weights as weights_lib
+
+KINDS = ('fresh', 'calibrated')
+BATCHES, BATCH = 10, 16  # training images that are looked at
+MEAN = 0.1  # of each output, before its ReLU
+ROUNDS = 10
+CLOSE = 0.01  # the ratios agree within 1 %
+SEED_STREAM = zlib.crc32(b'magic_init')
+
+
+def check(kind: str) -> None:
+  """Raises ValueError for an unknown kind; '' is off."""
+  if kind and kind not in KINDS:
+    raise ValueError(f"magic_init = '{kind}' is unknown: one of {', '.join(KINDS)}, or ''")
+
+
+def add(
+  made: classifier.Classifier, kind: str, reader: pipeline.Reader, *, seed: int
+) -> classifier.Classifier:
+  """Gives the classifier with rescaled initial values."""
+  rescale = functools.partial(_rescale, kind=kind, reader=reader, seed=seed)
+  return dataclasses.replace(made, rescale=rescale, rescaled=f'magic_init {kind}')
+
+
+def _rescale(
+  made: classifier.Classifier,
+  params: dict[str, Any],
+  *,
+  kind: str,
+  reader: pipeline.Reader,
+  seed: int,
+) -> dict[str, Any]:
+  whole = views.MakeViews('whole', made.view_px, 0, 'squash', mirror=False)
+  count = min(BATCHES * BATCH, len(reader.source))
+  images = np.stack([whole(reader.evaluate(index))['image'] for index in range(count)])
+  params = rescale_fresh(made, params, images, seed=seed)
+  return calibrate(made, params, images, seed=seed) if kind == 'calibrated' else params
+
+
+def _layers(params: dict[str, Any]) -> list[str]:
+  return [name for name in weights_lib.LAYERS if name in params]
+
+
+def rescale_fresh(
+  made: classifier.Classifier, params: dict[str, Any], images: np.ndarray, *, seed: int
+) -> dict[str, Any]:
+  """Draws each layer that is not loaded from N(0, 1), and normalises its outputs.
+
+  Args:
+    images: uint8 views `[n, px, px, 3]`.
+
+  Returns:
+    The parameters, whose fresh layers have outputs (before the ReLU) of mean 0.1 and variance 1,
+    each channel over images and places.
+  """
+  params = dict(params)
+  for name in _layers(params):
+    if name in made.loaded:
+      continue
+    rng = np.random.Generator(np.random.Philox(key=[seed, zlib.crc32(name.encode()) ^ SEED_STREAM]))
+    kernel = rng.standard_normal(params[name]['kernel'].shape, np.float32)
+    params[name] = {'kernel': kernel, 'bias': np.zeros_like(params[name]['bias'])}
+    mean, std = _output_moments(made, params, images, name)
+    std = np.where(std > 1e-12, std, 1)
+    params[name] = {
+      'kernel': (kernel / std).astype(np.float32),
+      'bias': (MEAN - mean / std).astype(np.float32),
+    }
+  return params
+
+
+def _outputs(made: classifier.Classifier, params: Any, images: jax.Array, name: str) -> jax.Array:
+  """Gives a layer's outputs before its ReLU, `[..., channels]`."""
+  _, state = made.network.apply(
+    {'params': params},
+    made.prepare(images),
+    capture_intermediates=lambda module, _: module.name == name,
+    mutable=['intermediates'],
+  )
+  found: Any = state['intermediates'][name]['__call__'][0]
+  return found
+
+
+def _output_moments(
+  made: classifier.Classifier, params: dict[str, Any], images: np.ndarray, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+  run = jax.jit(functools.partial(_outputs, made, name=name))
+  total, squares, count = 0.0, 0.0, 0
+  for start in range(0, len(images), BATCH):
+    found = np.asarray(run(params, images[start : start + BATCH]), np.float64)
+    flat = found.reshape(-1, found.shape[-1])
+    total, squares = total + flat.sum(0), squares + np.square(flat).sum(0)
+    count += len(flat)
+  mean = np.asarray(total) / count
+  return mean, np.sqrt(np.maximum(0, np.asarray(squares) / count - mean**2))
+
+
+def measure_ratios(
+  made: classifier.Classifier, params: dict[str, Any], images: np.ndarray, *, seed: int
+) -> tuple[np.ndarray, float]:
+  """Gives sqrt(mean gradient^2 / mean weight^2) of each layer, and the outputs' deviation.
+
+  The gradient is that of the logits' product with draws of N(0, 1), image by image.
+  """
+  layers = _layers(params)
+
+  def squares(params: Any, image: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def product(params: Any) -> tuple[jax.Array, jax.Array]:
+      logits = made.logits(params, image[None])
+      return jnp.sum(logits * noise), logits[0]
+
+    gradients, logits = jax.grad(product, has_aux=True)(params)
+    return jnp.stack([jnp.mean(jnp.square(gradients[n]['kernel'])) for n in layers]), logits
+
+  run = jax.jit(
+    lambda params, images, noise: jax.lax.map(lambda one: squares(params, *one), (images, noise))
+  )
+  rng = np.random.Generator(np.random.Philox(key=[seed, SEED_STREAM]))
+  noise = rng.standard_normal((len(images), len(made.class_names)), np.float32)
+  found, logits = run(params, images, noise)
+  weights = [np.mean(np.square(params[name]['kernel'], dtype=np.float64)) for name in layers]
+  ratios = np.sqrt(np.mean(np.asarray(found, np.float64), axis=0) / np.array(weights))
+  return ratios, float(np.std(np.asarray(logits, np.float64)))
+
+
+def calibrate(
+  made: classifier.Classifier, params: dict[str, Any], images: np.ndarray, *, seed: int
+) -> dict[str, Any]:
+  """Rescales all layers until their gradients relative to their weights agree.
+
+  Up to 10 rounds: with ratios r_l and the outputs' deviation s, the target is their geometric mean
+  times s ** (1 / L); layer l is multiplied by sqrt(r_l / target), its biases by the factors of all
+  layers below it too.
+  """
+  layers = _layers(params)
+  for _ in range(ROUNDS):
+    ratios, deviation = measure_ratios(made, params, images, seed=seed)
+    target = np.exp(np.mean(np.log(ratios))) * deviation ** (1 / len(layers))
+    if np.all(np.abs(np.log(ratios / target)) < CLOSE):
+      break
+    factors = np.sqrt(ratios / target)
+    params = dict(params)
+    for name, factor, below in zip(layers, factors, np.cumprod(factors)):
+      params[name] = {
+        'kernel': (params[name]['kernel'] * factor).astype(np.float32),
+        'bias': (params[name]['bias'] * below).astype(np.float32),
+      }
+  return params

@@ -1,0 +1,166 @@
+"""Recognition: the CFN on the nine tiles of a whole image, and AlexNet, trained on labels.
+
+Paper, section 3: as an ImageNet classifier the CFN reaches 57.1 % with half of AlexNet's
+parameters, which reaches 57.4 %. The CFN sees the whole image resized to 225 x 225 as nine tiles of
+75 px in reading order. The authors' solver; the same loop.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import ml_collections
+
+from cfn_jax.evaluation import classifier, labelled, runs, tables, views
+from cfn_jax.models import alexnet, cfn
+from cfn_jax.transfer import weights as weights_lib
+
+PAPER = {'cfn': 57.1, 'alexnet': 57.4}
+CROPS = ('whole', 'random')
+NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
+
+
+def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
+  """Opens the data and builds the run of the network that the config names.
+
+  Raises:
+    ValueError: what is wrong, where, and what would be right.
+  """
+  runs.check_numbers(config)
+  view, test, model = config.views, config.test, config.model
+  if view.crop not in CROPS:
+    raise ValueError(f"views.crop = '{view.crop}' is unknown: one of {', '.join(CROPS)}")
+  least = view.view_px if view.crop == 'whole' else view.resize_px
+  data = labelled.open_labelled(config, several=False, min_side_px=least)
+  made = make_classifier(config, data.class_names)
+  made.check()
+  views_of = views.MakeViews(view.crop, view.view_px, view.resize_px, view.resize, view.mirror)
+  once = dataclasses.replace(
+    views_of, crop='whole' if view.crop == 'whole' else 'centre', mirror=False, draws=1
+  )
+  # All draws of a whole image are alike, but for their mirroring.
+  testing = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
+
+  def evaluate(transform: views.MakeViews, **more: Any) -> Any:
+    return classifier.make_evaluation(
+      made,
+      data.testing,
+      transform,
+      batch_size=config.eval_batch_size,
+      loading=labelled.make_loading(config),
+      average=test.average,
+      limit=config.data.val_max_images,
+      **more,
+    )
+
+  task = classifier.make_task(
+    config,
+    made,
+    data,
+    name='recognition',
+    train_views=views_of,
+    evaluation=lambda on_bad: evaluate(once, report=classifier.make_report(made), on_bad=on_bad),
+    fingerprint={f'model.{name}': value for name, value in model.to_dict().items()},
+    summary=[
+      ('training', data.training.reader.source.description),
+      ('test', data.testing.reader.source.description),
+      ('network', f'{model.name}, {alexnet.count_parameters(made.shapes()):,} parameters'),
+    ],
+  )
+  detailed = classifier.make_report(made, detailed=True)
+  settings = {'test images shown': data.shown(config.data.val_max_images)}
+  final = runs.Run(model.name, task, evaluate(once, report=detailed), settings)
+  several = dataclasses.replace(
+    final,
+    also={'several_views': evaluate(testing, report=detailed)},
+    settings={**settings, 'test': test.to_dict()},
+  )
+  return runs.Plan(
+    runs=[several],
+    origins={},
+    show=lambda figures: show(figures[model.name], model.name, test.draws),
+    published=PAPER,
+  )
+
+
+def make_classifier(
+  config: ml_collections.ConfigDict, class_names: tuple[str, ...]
+) -> classifier.Classifier:
+  """Builds the network.
+
+  Raises:
+    ValueError: an unknown network or normalisation; a view that is no grid of tiles, or too small.
+  """
+  model, view = config.model, config.views
+  fields: dict[str, Any] = {
+    'order': model.order,
+    'init_name': model.init,
+    'stride': model.stride,
+    'width': model.width,
+    'fc6_features': model.fc6_features,
+    'fc7_features': model.fc7_features,
+    'dropout': model.dropout,
+    'dtype': jnp.dtype(config.compute_dtype),
+    'remat': config.remat,
+  }
+  if model.name not in PAPER:
+    raise ValueError(f"model.name = '{model.name}' is unknown: one of {', '.join(PAPER)}")
+  grid = model.grid if model.name == 'cfn' else 0
+  if grid and (grid < 1 or view.view_px % grid):
+    raise ValueError(f'views.view_px = {view.view_px} is no grid of model.grid = {grid} tiles')
+  alexnet.check_input_size(view.view_px // max(1, grid), model.stride)
+  network = (
+    cfn.Cfn(num_permutations=len(class_names), **fields)
+    if grid
+    else alexnet.AlexNet(num_classes=len(class_names), **fields)
+  )
+  return classifier.Classifier(
+    network=network,
+    view_px=view.view_px,
+    record=make_record(config),
+    class_names=class_names,
+    several=False,
+    initial=alexnet.Initial(model.init, model.order),
+    grid=grid,
+  )
+
+
+def make_record(config: ml_collections.ConfigDict) -> weights_lib.InputRecord:
+  """Reads how views, or tiles, become the input; the paper states it for the puzzles alone.
+
+  Raises:
+    ValueError: an unknown normalisation, figures that no record has.
+  """
+  i = config.input
+  if i.normalization not in NORMALIZATIONS:
+    known = ', '.join(NORMALIZATIONS)
+    raise ValueError(f"input.normalization = '{i.normalization}' is unknown: one of {known}")
+  fixed = i.normalization == 'global'
+  if len(i.mean) != 3 or i.std <= 0:
+    raise ValueError(f'input.mean = {i.mean}, input.std = {i.std}: three numbers, and more than 0')
+  scale = i.scale / i.std if fixed else i.scale
+  red, green, blue = i.mean
+  return weights_lib.InputRecord(
+    'rgb', (red, green, blue), (scale, scale, scale), '' if fixed else i.normalization, i.std
+  )
+
+
+def show(figures: runs.Figures, name: str, draws: int) -> None:
+  """Prints top-1 and top-5 of one view and of several."""
+
+  def row(found: runs.Figures) -> list[float | None]:
+    values = [found.get(kind) for kind in ('val_accuracy', 'val_top5_accuracy')]
+    return [None if value is None else 100 * value for value in values]
+
+  published = [(f'paper, ImageNet: {each}', [value]) for each, value in PAPER.items()]
+  tables.show(
+    f'Accuracy in %, {figures["val_count"]:,} test images',
+    ['top-1', 'top-5'],
+    [
+      [
+        (f'{name}, one view', row(figures)),
+        (f'{name}, {draws} views', row(figures['several_views'])),
+      ],
+      published,
+    ],
+  )

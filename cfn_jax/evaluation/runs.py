@@ -1,0 +1,185 @@
+"""The runs of an evaluation, one after the other: each trained, scored once, and remembered.
+
+A run that has its figures is not repeated, so an evaluation that was stopped goes on where it was.
+What an evaluation found is kept in `<workdir>/results.json`.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.training import devices, metrics, scoring, stopping
+from cfn_jax.training import task as tasks
+from cfn_jax.transfer import checkpoints
+from cfn_jax.transfer import weights as weights_lib
+
+Fit = Callable[[tasks.Task, ml_collections.ConfigDict, pathlib.Path], dict[str, Any]]
+Figures = dict[str, Any]
+FILE = 'results.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One training run of an evaluation, and how its weights are scored at the end.
+
+  Attributes:
+    name: the folder under the evaluation's workdir.
+    task: handed to the loop.
+    final: the one pass that gives the run's figures.
+    settings: plain values that change the figures but not the training.
+    also: further passes, whose figures stand under their names beside those of `final`.
+  """
+
+  name: str
+  task: tasks.Task
+  final: scoring.AnyEvaluation
+  settings: Mapping[str, Any]
+  also: Mapping[str, scoring.AnyEvaluation] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """All that an evaluation does, opened and checked.
+
+  Attributes:
+    runs: in the order in which they are done.
+    origins: where the weights come from, by name: plain values.
+    show: prints the table of the figures of the runs, by run.
+    charts: pictures: the file's name to each row's figure of each class, of the runs' figures.
+    published: the paper's figures beside them, plain values.
+  """
+
+  runs: Sequence[Run]
+  origins: Mapping[str, Any]
+  show: Callable[[Mapping[str, Figures]], None]
+  charts: Callable[[Mapping[str, Figures]], dict[str, dict[str, dict[str, float]]]] = (
+    lambda figures: {}
+  )
+  published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def execute(
+  plan: Plan, config: ml_collections.ConfigDict, workdir: pathlib.Path, fit: Fit
+) -> dict[str, Figures]:
+  """Does what is left of a plan, writes results.json, and prints the table.
+
+  Args:
+    fit: hands a task to the training loop.
+  """
+  found = {run.name: execute_run(run, config, workdir / run.name, fit) for run in plan.runs}
+  if not jax.process_index():
+    metrics.write_json(
+      workdir / FILE,
+      {
+        'task': config.task,
+        'commit': find_commit(),
+        'command': ' '.join(['python', '-m', 'cfn_jax.main', *sys.argv[1:]]),
+        'seed': config.seed,
+        'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+        'weights': weights_lib.json_ready(dict(plan.origins)),
+        'runs': found,
+        'published': dict(plan.published),
+        'config': config.to_dict(),
+      },
+    )
+    plan.show(found)
+  return found
+
+
+def execute_run(
+  run: Run, config: ml_collections.ConfigDict, folder: pathlib.Path, fit: Fit
+) -> Figures:
+  """Trains and scores one run, or reads what was found before with the same settings."""
+  path = folder / 'result.json'
+  identity = json.loads(
+    json.dumps({**run.task.fingerprint, **run.settings, 'num_steps': config.num_steps})
+  )
+  before = _read(path)
+  if not stopping.any_host(before.get('settings') != identity):
+    _say(f'{run.name}: done before, {path}')
+    done: Figures = before['figures']
+    return done
+  if not jax.process_index():
+    folder.mkdir(parents=True, exist_ok=True)
+  fit(run.task, config, folder)
+  params = checkpoints.read_checkpoint(folder, step=str(config.num_steps)).params
+  mesh = devices.make_mesh(config.num_devices)
+  placed = devices.replicate(params, mesh)
+  scored: dict[str, Any] = {}
+  with stopping.Stopping() as stop:
+    for name, evaluation in {'': run.final, **run.also}.items():
+      found = scoring.make_score(evaluation, mesh)(placed, stop)
+      if found is None:
+        raise stop.make_error(f'{run.name} is trained, not scored; the same command goes on there')
+      scored |= {name: found} if name else found
+  figures = make_plain(scored)
+  if not jax.process_index():
+    metrics.write_json(path, {'figures': figures, 'settings': identity})
+  return figures
+
+
+def make_plain(value: Any) -> Any:
+  """Gives figures as JSON holds them: one that is not a number becomes null."""
+  if isinstance(value, Mapping):
+    return {str(name): make_plain(each) for name, each in value.items()}
+  if isinstance(value, list | tuple):
+    return [make_plain(each) for each in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    values = json.loads(path.read_text(encoding='utf8'))
+  except (OSError, ValueError):
+    return {}
+  return values if isinstance(values, dict) and 'figures' in values else {}
+
+
+def _say(message: str) -> None:
+  if not jax.process_index():
+    print(message, file=sys.stderr)
+
+
+def find_commit() -> str:
+  """Gives the commit of this package's clone, marked where files differ from it; '' without one."""
+  here = pathlib.Path(__file__).resolve().parent
+  try:
+    done = subprocess.run(
+      ['git', 'describe', '--always', '--dirty', '--abbrev=40', '--exclude=*'],
+      cwd=here,
+      capture_output=True,
+      text=True,
+      timeout=20,
+      check=True,
+    )
+  except (OSError, subprocess.SubprocessError):
+    return ''
+  return done.stdout.strip()
+
+
+# The least and the largest legal value of the numbers of these configs, besides the pretext's.
+LIMITS = {
+  'views.view_px': (11, 4096),
+  'views.resize_px': (11, 4096),
+  'test.draws': (1, 1000),
+}
+
+
+def check_numbers(config: ml_collections.ConfigDict) -> None:
+  """Raises ValueError for a number that no run can have, naming its field and the limit."""
+  for field, (least, largest) in (pretexts.LIMITS | LIMITS).items():
+    value: Any = config
+    for name in field.split('.'):
+      value = value[name] if isinstance(value, ml_collections.ConfigDict) and name in value else ''
+    if value != '' and not least <= value <= largest:  # nan lies nowhere
+      limit = f'at most {largest}' if value > largest else f'at least {least}'
+      raise ValueError(f'{field} = {value}: {limit}')

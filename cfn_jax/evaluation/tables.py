@@ -1,0 +1,42 @@
+"""Tables of figures on the terminal: a row for each run, the paper's rows below them."""
+
+import math
+from collections.abc import Sequence
+
+import rich.box
+import rich.console
+import rich.table
+
+Row = tuple[str, Sequence[float | int | str | None]]
+
+
+def show(
+  title: str, columns: Sequence[str], sections: Sequence[Sequence[Row]], *, caption: str = ''
+) -> None:
+  """Prints a table on stdout; rows may be shorter than it is wide, `None` and nan show as '-'.
+
+  Args:
+    sections: groups of rows, parted by a line.
+  """
+  table = rich.table.Table(
+    title=title, caption=caption or None, box=rich.box.SIMPLE_HEAD, title_justify='left'
+  )
+  table.add_column('')
+  for column in columns:
+    table.add_column(column, justify='right')
+  for rows in sections:
+    for label, values in rows:
+      table.add_row(label, *map(write_figure, values))
+    table.add_section()
+  rich.console.Console(width=None, soft_wrap=True).print(table)
+
+
+def write_figure(value: float | int | str | None) -> str:
+  """Writes a figure with one decimal.
+
+  >>> write_figure(54.72), write_figure(math.nan), write_figure(12)
+  ('54.7', '-', '12')
+  """
+  if isinstance(value, float):
+    return '-' if math.isnan(value) else f'{value:.1f}'
+  return '-' if value is None else str(value)

@@ -1,0 +1,122 @@
+"""The weights that an evaluation starts from: any that can be converted, or random ones.
+
+Paper, section 4: what was pretrained is compared with the same network drawn at random. Between
+transfer/ and the evaluations.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cfn_jax.models import alexnet
+from cfn_jax.transfer import files, networks, surgery
+from cfn_jax.transfer import weights as weights_lib
+
+RANDOM = 'random'
+# What networks drawn at random are fed: Caffe's weights expect tens, He's the unit variance.
+RECORDS = {
+  'caffe': weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0)),
+  'he': weights_lib.RECORDS['unit'],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trunk:
+  """Where a run starts.
+
+  Attributes:
+    name: how tables call it.
+    weights: conv1 .. conv5, and fully connected layers where the file holds AlexNet's.
+    origin: plain values: where the weights come from.
+    digest: SHA-256 over the arrays.
+  """
+
+  name: str
+  weights: weights_lib.Weights
+  origin: dict[str, Any]
+  digest: str
+
+  @property
+  def width(self) -> float:
+    """AlexNet's is 1."""
+    return networks.find_width(self.weights)
+
+  def label(self) -> str:
+    """Names the trunk in a table; one that is not as wide as AlexNet is marked so."""
+    return self.name if self.width == 1 else f'{self.name} (width {self.width:g})'
+
+
+def load_trunk(path: str, *, step: str, collection: str) -> Trunk:
+  """Reads conv1 .. conv5, and what there is of AlexNet's fully connected layers.
+
+  Raises:
+    WeightsError: it cannot be read, or has no whole trunk.
+  """
+  weights = files.load_weights(path, step=step, collection=collection)
+  missing = [name for name in weights_lib.CONVOLUTIONS if name not in weights.params]
+  if missing:
+    raise weights_lib.WeightsError(
+      f'weights = {path}: the trunk is not whole: {", ".join(missing)} missing'
+    )
+  origin = weights_lib.json_ready(dict(weights.origin))
+  origin.pop('permutations', None)  # of no use to a score
+  digest = hash_weights(weights.params)
+  return Trunk(path, weights, {**origin, 'path': path, 'arrays_sha256': digest}, digest)
+
+
+def draw_trunk(
+  init: str, *, seed: int, like: weights_lib.Weights | None = None, width: float = 1.0, order: str
+) -> Trunk:
+  """Draws a random trunk: of the shapes of other weights, or of a width.
+
+  Raises:
+    ValueError: an unknown `init` or `order`.
+  """
+  initial = alexnet.Initial(init, like.order if like else order)
+  if like:
+    shapes: Any = {name: like.params[name] for name in weights_lib.CONVOLUTIONS}
+  else:
+    network = alexnet.AlexNet(num_classes=1, fc6_features=8, fc7_features=8, width=width)
+    found = alexnet.parameter_shapes(network, (1, 227, 227, 3))
+    shapes = {name: found[name] for name in weights_lib.CONVOLUTIONS}
+  params = alexnet.draw_parameters(shapes, initial, seed=seed)
+  weights = weights_lib.make_weights(
+    params,
+    order=initial.order,
+    stride=like.stride if like else 4,
+    record=RECORDS[init],
+    origin={},
+    padding=like.padding if like else 0,
+  )
+  origin = {'path': RANDOM, 'init': init, 'seed': seed}
+  return Trunk(RANDOM, weights, origin, hash_weights(params))
+
+
+def open_trunk(
+  path: str, *, step: str, collection: str, init: str, seed: int, width: float, order: str
+) -> Trunk:
+  """Reads a trunk, or draws one where `path` is 'random'."""
+  if not path:
+    raise ValueError("weights is empty: a workdir, a step or a file of weights, or 'random'")
+  if path == RANDOM:
+    return draw_trunk(init, seed=seed, width=width, order=order)
+  return load_trunk(path, step=step, collection=collection)
+
+
+def hash_weights(params: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+  """Gives the SHA-256 over names, shapes and values of parameters."""
+  digest = hashlib.sha256()
+  for layer in sorted(params):
+    for name in sorted(params[layer]):
+      array = np.ascontiguousarray(params[layer][name])
+      digest.update(f'{layer}/{name} {array.dtype} {array.shape}'.encode())
+      digest.update(array.tobytes())
+  return digest.hexdigest()
+
+
+def place_trunk(trunk: Trunk, *, stride: int) -> weights_lib.Weights:
+  """Moves conv1 .. conv5 to another stride of conv1, with the input record for whole images."""
+  return surgery.to_alexnet(trunk.weights, num_classes=0, stride=stride)

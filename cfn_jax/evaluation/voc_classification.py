@@ -1,0 +1,236 @@
+"""VOC2007 classification: which of 20 classes does an image show?
+
+Paper, section 4.2, table 2, by the framework of Kraehenbuehl et al. (voc-classification): conv1 ..
+conv5 in AlexNet, a sigmoid for each class, views of random scale, place and mirroring in training
+and test alike, the sum of ten views' logits as the score, and the mean of the areas under the
+precision-recall curves. The 11-point mean of VOC2007 stands beside it.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import ml_collections
+
+from cfn_jax.evaluation import classifier, labelled, magic_init, runs, tables, trunks, views
+from cfn_jax.models import alexnet
+from cfn_jax.transfer import networks, surgery
+from cfn_jax.transfer import weights as weights_lib
+
+# Mean average precision on VOC2007, everything trained.
+PAPER = {
+  'CFN': 67.6,
+  'Pathak et al.': 56.5,
+  'Doersch et al.': 55.3,
+  'Wang and Gupta': 58.4,
+  'ImageNet labels': 78.2,
+}
+# Which layers train; the others are locked.
+TRAINED = {
+  'all': weights_lib.LAYERS,
+  'fc6-8': weights_lib.FULLY_CONNECTED,
+  'fc8': ('fc8',),
+  'pool5': ('fc8',),  # a linear classifier on pool5
+}
+PRETRAINED, BASELINE = 'pretrained', 'random'
+CHART = 'average_precision.png'
+
+
+def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
+  """Opens data and weights, and builds the run and that of the random baseline.
+
+  Raises:
+    ValueError: what is wrong, where, and what would be right.
+  """
+  runs.check_numbers(config)
+  if config.trained not in TRAINED:
+    raise ValueError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
+  magic_init.check(config.magic_init)
+  model = config.model
+  trunk = trunks.open_trunk(
+    config.weights,
+    step=config.weights_step,
+    collection=config.weights_collection,
+    init=model.init,
+    seed=config.seed,
+    width=model.width,
+    order=model.order,
+  )
+  data = labelled.open_labelled(config, several=True)  # at its own size: scales count its pixels
+  drawn = config.weights == trunks.RANDOM
+  started = {BASELINE if drawn else PRETRAINED: trunk}
+  if config.baseline and not drawn:
+    started[BASELINE] = trunks.draw_trunk(
+      model.init, seed=config.seed, like=trunk.weights, order=model.order
+    )
+  labels = {name: each.label() for name, each in started.items()}
+  return runs.Plan(
+    runs=[make_run(config, data, each, name) for name, each in started.items()],
+    origins={labels[name]: each.origin for name, each in started.items()},
+    show=lambda figures: show(figures, labels, config.trained),
+    charts=lambda figures: {
+      CHART: {
+        label: figures[name]['per_class']['average_precision'] for name, label in labels.items()
+      }
+    },
+    published=PAPER,
+  )
+
+
+def make_run(
+  config: ml_collections.ConfigDict, data: labelled.Labelled, trunk: trunks.Trunk, name: str
+) -> runs.Run:
+  """Builds the run of one trunk."""
+  made = make_classifier(config, data, trunk, drawn=name == BASELINE)
+  view = views.MakeViews('scaled', config.views.view_px, 0, 'squash', config.views.mirror)
+  training = dataclasses.replace(view, labels=data.training.labels)
+  testing = dataclasses.replace(view, labels=data.testing.labels, draws=config.test.draws)
+
+  def evaluate(transform: views.MakeViews, **more: Any) -> Any:
+    return classifier.make_evaluation(
+      made,
+      data.testing,
+      transform,
+      batch_size=config.eval_batch_size,
+      loading=labelled.make_loading(config),
+      average='logits',
+      limit=config.data.val_max_images,
+      **more,
+    )
+
+  trains = ', '.join(each for each in made.shapes() if each not in made.locked)
+  task = classifier.make_task(
+    config,
+    made,
+    data,
+    name='voc_classification',
+    train_views=training,
+    evaluation=lambda on_bad: evaluate(
+      dataclasses.replace(testing, draws=1), report=classifier.make_report(made), on_bad=on_bad
+    ),
+    fingerprint={
+      'weights': trunk.digest,
+      'trained': config.trained,
+      'stride': config.model.stride,
+      'dropout': config.model.dropout,
+    },
+    summary=[
+      ('run', f'{trunk.label()}: {", ".join(made.loaded)} loaded; {trains} trained'),
+      ('training', data.training.reader.source.description),
+      ('test', data.testing.reader.source.description),
+      (
+        'network',
+        f'{alexnet.count_parameters(made.shapes()):,} parameters, stride {config.model.stride}',
+      ),
+    ],
+  )
+  return runs.Run(
+    name,
+    task,
+    evaluate(testing, report=classifier.make_report(made, detailed=True)),
+    {'draws': config.test.draws, 'test images shown': data.shown(config.data.val_max_images)},
+  )
+
+
+def make_classifier(
+  config: ml_collections.ConfigDict,
+  data: labelled.Labelled,
+  trunk: trunks.Trunk,
+  *,
+  drawn: bool,
+) -> classifier.Classifier:
+  """Builds the network; fc6 and fc7 are taken where the weights hold AlexNet's for these views.
+
+  Raises:
+    WeightsError: only fc8 trains, and the weights hold no fc6 and fc7 for it.
+  """
+  model, px = config.model, config.views.view_px
+  placed = trunks.place_trunk(trunk, stride=model.stride)
+  alexnet.check_input_size(px + 2 * placed.padding, model.stride)
+  params = dict(placed.params)
+  params |= find_connected(trunk.weights, px=px, stride=model.stride)
+  if config.trained == 'fc8' and not drawn and 'fc7' not in params:
+    raise weights_lib.WeightsError(
+      f"trained = 'fc8' locks fc6 and fc7, but {trunk.name} holds none for views of {px} px at "
+      f"stride {model.stride}: take 'fc6-8' or 'all'"
+    )
+  features = {
+    f'{name}_features': params[name]['kernel'].shape[1]
+    if name in params
+    else model[f'{name}_features']
+    for name in ('fc6', 'fc7')
+  }
+  network = networks.make_network(
+    placed,
+    num_classes=len(data.class_names),
+    dropout=model.dropout,
+    dtype=jnp.dtype(config.compute_dtype),
+  ).clone(remat=config.remat, **features)
+  if config.trained == 'pool5':
+    fields = {each.name: getattr(network, each.name) for each in dataclasses.fields(network)}
+    del fields['name'], fields['parent']
+    network = classifier.Pool5Linear(**fields)
+    params = placed.params
+  # What was drawn at random is fresh: magic_init draws it anew.
+  fresh = drawn and config.magic_init
+  loaded = () if fresh else tuple(name for name in weights_lib.LAYERS if name in params)
+  made = classifier.Classifier(
+    network=network,
+    view_px=px,
+    record=placed.input,
+    class_names=data.class_names,
+    several=True,
+    initial=alexnet.Initial(model.init, placed.order),
+    fc_init=model.fc_init,
+    given=params,
+    loaded=loaded,
+  )
+  layers = tuple(made.shapes())
+  locked = tuple(name for name in layers if name not in TRAINED[config.trained])
+  made = dataclasses.replace(made, locked=locked)
+  if config.magic_init:
+    made = magic_init.add(made, config.magic_init, data.training.reader, seed=config.seed)
+  return made
+
+
+def find_connected(
+  weights: weights_lib.Weights, *, px: int, stride: int
+) -> dict[str, dict[str, Any]]:
+  """Gives fc6 and fc7 of an AlexNet that saw images of this size; {} where there are none."""
+  if weights.kind != 'alexnet' or 'fc7' not in weights.params:
+    return {}
+  side = surgery.geometry.pool5_side(px, stride=stride, padding=weights.padding)
+  if weights.pool5_side() != side:
+    return {}
+  return {name: weights.params[name] for name in ('fc6', 'fc7')}
+
+
+def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str], trained: str) -> None:
+  """Prints the mean of each run, each class's figures, and the paper's row."""
+  first = figures[next(iter(figures))]
+  columns = [f'{label}, {kind}' for label in labels.values() for kind in ('area', '11-point')]
+  kinds = ('average_precision', 'average_precision_11_point')
+
+  def row(name: str) -> list[float | None]:
+    found = [figures[run]['per_class'][kind][name] for run in labels for kind in kinds]
+    return [None if value is None else 100 * value for value in found]
+
+  per_class = [
+    (f'{name} ({count} images)', row(name))
+    for name, count in first['per_class']['positives'].items()
+  ]
+  means = [
+    None if figures[run][kind] is None else 100 * figures[run][kind]
+    for run in labels
+    for kind in ('val_map', 'val_map_11_point')
+  ]
+  absent = first['classes_without_figure']
+  over = f'mean over {len(per_class) - len(absent)} classes'
+  published = [(f'paper, VOC2007, all: {name}', [value]) for name, value in PAPER.items()]
+  tables.show(
+    f'Average precision in %, {first["val_count"]:,} test images, trained: {trained}',
+    columns,
+    [per_class, [(over, means)], published],
+    caption=f'without a positive, not in the mean: {", ".join(absent)}' if absent else '',
+  )

@@ -1,0 +1,48 @@
+"""A bar chart of a figure of each class, such as average precision: a bar for each run.
+
+Drawn off screen with Matplotlib, which is imported when a picture is asked for.
+"""
+
+import math
+import pathlib
+from collections.abc import Mapping
+
+COLOURS = ('#3b6ea5', '#b0b7bf', '#c0392b', '#6b8e23')
+
+
+def draw_class_scores(path: pathlib.Path, rows: Mapping[str, Mapping[str, float | None]]) -> None:
+  """Draws the classes in the order of the first row, the best on top; one without a figure is '-'.
+
+  Args:
+    path: .png, .svg or .pdf.
+    rows: by label: each class's figure, 0 to 1. They have the same classes.
+  """
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+
+  first = next(iter(rows.values()))
+  names = sorted(first, key=lambda name: _known(first[name]))
+  figure = Figure(figsize=(8, 1.2 + 0.17 * len(names) * (1 + len(rows))), layout='constrained')
+  FigureCanvasAgg(figure)
+  axes = figure.subplots()
+  height = 0.84 / len(rows)
+  for number, (label, values) in enumerate(rows.items()):
+    found = [_known(values[name]) for name in names]
+    places = [at + 0.42 - (number + 0.5) * height for at in range(len(names))]
+    mean = [value for value in found if value >= 0]
+    text = f'{label}: mean {sum(mean) / max(1, len(mean)):.1%}'
+    widths = [max(0.0, value) for value in found]
+    bars = axes.barh(places, widths, height, color=COLOURS[number % len(COLOURS)], label=text)
+    shown = ['-' if value < 0 else f'{value:.1%}' for value in found]
+    axes.bar_label(bars, shown, padding=2, fontsize=7)
+  axes.set(yticks=range(len(names)), yticklabels=names, xlim=(0, 1.08))
+  axes.margins(y=0.01)
+  axes.spines[['top', 'right']].set_visible(False)
+  axes.xaxis.set_major_formatter('{x:.0%}')
+  figure.legend(loc='outside upper left', frameon=False, ncols=1, fontsize=9)
+  figure.savefig(path, dpi=110)
+
+
+def _known(value: float | None) -> float:
+  """Puts a class without a figure below all others."""
+  return -1.0 if value is None or math.isnan(value) else value

@@ -1,0 +1,56 @@
+"""What every task shares: the loop, the solver, the devices, the hosts. No run of its own.
+
+Each field stands with its meaning in cfn.py, whose figures are the start; the config of a task says
+where it differs.
+"""
+
+import ml_collections
+
+from configs import cfn
+
+
+def make_config(task: str) -> ml_collections.ConfigDict:
+  """Builds the fields that the loop reads, for the config of a task to complete."""
+  c = cfn.get_config().copy_and_resolve_references().unlock()
+  for section in ('data', 'permutations', 'puzzle', 'model'):
+    del c[section]
+  del c.init_from  # what these tasks start from is their own field
+  c.task = task
+  c.plateau_warning_steps = 0
+  return c
+
+
+def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `data` of labelled images, for a config to complete."""
+  d = c.data = ml_collections.ConfigDict()
+  d.source = 'folder'  # see the config
+  d.root = ''  # the folder; for 'tfds' its data folder, '' the usual one
+  d.split = ''  # see the config
+  d.val_root = ''  # a second folder for the test; '': see the next two
+  d.val_split = ''  # as split, for the test
+  d.val_fraction = 0.2  # held out by a hash of the names where no other test is named
+  d.val_max_images = 0  # test on the first so many images; 0: on all
+  d.allow_empty_classes = False  # True: a class without test images is left out and named
+  d.labels = 'lists'  # 'voc': from ImageSets/Main ('lists') or the XML files ('annotations')
+  d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
+  d.refresh = False  # True: list the folder again
+  d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
+  d.num_workers = 8  # loader processes; 0: threads of this process
+  d.num_threads = 1  # reading threads in each process
+  d.read_ahead_batches = 2  # batches that each loader process keeps ready
+  return d
+
+
+def make_small(c: ml_collections.ConfigDict) -> None:
+  """Sets what the small variants share: a folder of photographs, weights of cfn.py:small, a CPU."""
+  c.data.source = 'folder'
+  c.data.split = ''
+  c.data.val_split = ''
+  c.data.num_workers = 0
+  c.model.init = 'he'
+  c.model.fc6_features = 256
+  c.model.fc7_features = 256
+  c.schedule = 'cosine'
+  c.warmup_steps = 20
+  c.log_every_steps = 25
+  c.keep_latest = 1

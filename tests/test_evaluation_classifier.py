@@ -1,0 +1,211 @@
+"""The classification task: its loss, what is locked, and figures that no batch size changes."""
+
+import jax
+import jax.numpy as jnp
+import labelled_cases
+import numpy as np
+import pytest
+import sklearn.metrics
+
+from cfn_jax.evaluation import (
+  classifier,
+  frozen_layers,
+  inputs,
+  labelled,
+  magic_init,
+  runs,
+  voc_classification,
+)
+from cfn_jax.models import alexnet
+from cfn_jax.training import devices, loop, scoring
+from cfn_jax.transfer import checkpoints
+from cfn_jax.transfer import weights as weights_lib
+
+RECORDS = {
+  'unit': weights_lib.RECORDS['unit'],
+  'caffe': weights_lib.RECORDS['caffe'],
+  'tile': weights_lib.InputRecord('bgr', (1, 2, 3), (50.0, 50.0, 50.0), 'tile', 58.0),
+  'channel': weights_lib.InputRecord('rgb', (1, 2, 3), (1.0, 2.0, 3.0), 'channel', 58.0),
+  'mean': weights_lib.InputRecord('rgb', (1, 2, 3), (58.0, 58.0, 58.0), 'mean', 58.0),
+}
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+  return labelled_cases.make_class_folders(tmp_path_factory.mktemp('folders'))
+
+
+@pytest.fixture(scope='module')
+def voc(tmp_path_factory):
+  return labelled_cases.make_voc(tmp_path_factory.mktemp('voc') / 'VOC2008')
+
+
+@pytest.mark.parametrize('name', RECORDS)
+def test_the_device_prepares_images_as_the_record_says(name):
+  images = np.random.default_rng(0).integers(0, 256, (2, 3, 20, 20, 3), np.uint8)
+  images[0, 0] = 77  # a flat tile
+  ours = np.asarray(inputs.prepare(jnp.asarray(images), RECORDS[name]))
+  np.testing.assert_allclose(ours, RECORDS[name].prepare(images), rtol=2e-5, atol=2e-4)
+
+
+def make_several(logits):
+  """A classifier of several classes whose logits are given."""
+
+  class Given(classifier.Classifier):
+    def logits(self, params, images, key=None):
+      return jnp.asarray(logits)
+
+  initial = alexnet.Initial('he', 'caffenet')
+  return Given(alexnet.AlexNet(3), 67, RECORDS['unit'], ('a', 'b', 'c'), True, initial)
+
+
+def test_the_sigmoid_loss_is_scikit_learns_summed_over_classes_without_the_ignored():
+  rng = np.random.default_rng(0)
+  logits = rng.normal(size=(5, 3)).astype(np.float32)
+  labels = rng.integers(0, 2, (5, 3)).astype(np.uint8)
+  labels[1, 2] = labels[4, 0] = 255
+  loss = classifier.make_loss(make_several(logits))
+  batch = {'image': np.zeros((5, 1, 1, 3), np.uint8), 'label': labels}
+  value, sums = loss({}, batch, jax.random.key(0))
+  counted = labels != 255
+  probabilities = 1 / (1 + np.exp(-logits[counted].astype(np.float64)))
+  expected = sklearn.metrics.log_loss(labels[counted], probabilities, normalize=False) / 5
+  assert float(value) == pytest.approx(expected, rel=1e-6)
+  assert float(sums['count']) == 5
+
+
+def run_frozen(folders, tmp_path, k=2, **fields):
+  config = labelled_cases.make_config('frozen_layers', folders, layers=(k,), **fields)
+  plan = frozen_layers.make_plan(config)
+  loop.fit(plan.runs[0].task, config, tmp_path)
+  before = plan.runs[0].task.init(config.seed)
+  return before, checkpoints.read_checkpoint(tmp_path), plan, config
+
+
+def test_locked_layers_stay_bit_for_bit_and_all_others_move(folders, tmp_path):
+  before, found, _, _ = run_frozen(folders, tmp_path, weight_decay=0.1)
+  for layer, arrays in before.items():
+    same = [np.array_equal(arrays[name], found.params[layer][name]) for name in arrays]
+    assert all(same) if layer in ('conv1', 'conv2') else not any(same), layer
+  assert found.input == weights_lib.RECORDS['unit'] and found.stride == 4
+
+
+def score(evaluation, params, count):
+  mesh = devices.make_mesh(count)
+  return scoring.make_score(evaluation, mesh)(devices.replicate(params, mesh), lambda: False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('protocol', ['frozen_layers', 'voc07_classification'])
+def test_no_batch_size_and_no_number_of_devices_changes_a_figure(protocol, folders, voc):
+  root = voc if protocol.startswith('voc') else folders
+  make_plan = (voc_classification if root is voc else frozen_layers).make_plan
+  figures = []
+  for size, count in ((8, 1), (3, 1), (8, 8), (16, 8)):
+    config = labelled_cases.make_config(protocol, root, eval_batch_size=size, baseline=False)
+    if protocol == 'frozen_layers':
+      config.layers = (1,)
+    run = make_plan(config).runs[0]
+    params = run.task.init(0)
+    params['fc8']['kernel'] = 30 * params['fc8']['kernel']  # figures away from ties
+    figures.append(score(run.final, params, count))
+  assert figures[0]['val_count'] == (9 if root is voc else 15)
+  for other in figures[1:]:
+    assert other.keys() == figures[0].keys()
+    for name, value in figures[0].items():
+      if isinstance(value, float):
+        assert other[name] == pytest.approx(value, abs=1e-5), name
+    for kind, values in figures[0]['per_class'].items():
+      assert other['per_class'][kind] == pytest.approx(values, abs=1e-5)
+
+
+def test_averages_are_sums_of_logits_or_means_of_probabilities():
+  class Echo(classifier.Classifier):
+    def logits(self, params, images, key=None):
+      return images.reshape(len(images), -1).astype(jnp.float32) / 100
+
+  initial = alexnet.Initial('he', 'caffenet')
+  made = Echo(alexnet.AlexNet(3), 1, RECORDS['unit'], ('a', 'b', 'c'), False, initial)
+  images = np.random.default_rng(0).integers(0, 256, (4, 5, 1, 1, 3), np.uint8)
+  logits = images.reshape(4, 5, 3) / 100
+  summed = made.average({}, jnp.asarray(images), 'logits')
+  np.testing.assert_allclose(summed, logits.sum(1), rtol=1e-5)
+  odds = np.exp(logits)
+  expected = (odds / odds.sum(-1, keepdims=True)).mean(1)
+  np.testing.assert_allclose(made.average({}, jnp.asarray(images), 'softmax'), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('several', [False, True])
+def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
+  names = ('a', 'b', 'c')
+  report = classifier.make_report(make_several(np.zeros((1, 3))))
+  if several:
+    rows = {'scores': np.full((2, 3), np.nan), 'label': np.eye(3, dtype=np.uint8)[:2]}
+    with pytest.raises(ValueError, match='not finite'):
+      report(rows)
+    return
+
+  class Broken(classifier.Classifier):
+    def average(self, params, images, average):
+      return jnp.full((len(images), 3), jnp.nan)
+
+  initial = alexnet.Initial('he', 'caffenet')
+  made = Broken(alexnet.AlexNet(3), 8, RECORDS['unit'], names, False, initial)
+  evaluation = classifier.make_evaluation(
+    made,
+    None,
+    classifier.views.MakeViews('whole', 8, 0, 'squash', False, draws=1),
+    batch_size=2,
+    loading=None,
+    average='softmax',
+    limit=0,
+    report=classifier.make_report(made),
+  )
+  rows = evaluation.measure({}, {'image': np.zeros((2, 1)), 'label': np.array([0, 2])})
+  assert evaluation.report(jax.tree.map(np.asarray, rows))['val_accuracy'] == 0
+
+
+@pytest.fixture(scope='module')
+def plain(voc):
+  """A VOC classifier with its trunk loaded, and views to look at."""
+  config = labelled_cases.make_config('voc07_classification', voc, baseline=False)
+  data = labelled.open_labelled(config, several=True)
+  trunk = voc_classification.trunks.draw_trunk('he', seed=0, width=0.1, order='caffenet')
+  made = voc_classification.make_classifier(config, data, trunk, drawn=False)
+  images = np.random.default_rng(0).integers(0, 256, (32, 67, 67, 3), np.uint8)
+  return made, images
+
+
+def test_fresh_layers_get_outputs_of_mean_a_tenth_and_variance_one(plain):
+  made, images = plain
+  params = made.init(0)
+  found = magic_init.rescale_fresh(made, params, images, seed=0)
+  for name in ('fc6', 'fc7', 'fc8'):
+    outputs = np.asarray(magic_init._outputs(made, found, images, name), np.float64)
+    moved = outputs.std(0) > 1e-3
+    assert moved.mean() > 0.5  # the others see only zeros
+    np.testing.assert_allclose(outputs.mean(0)[moved], 0.1, atol=1e-3)
+    np.testing.assert_allclose(outputs.std(0)[moved], 1, atol=1e-3)
+  for name in weights_lib.CONVOLUTIONS:
+    np.testing.assert_array_equal(found[name]['kernel'], params[name]['kernel'])
+
+
+def test_calibrated_layers_have_equal_gradients_for_their_weights(plain):
+  made, images = plain
+  params = magic_init.rescale_fresh(made, made.init(0), images[:8], seed=0)
+  before, _ = magic_init.measure_ratios(made, params, images[:8], seed=0)
+  found = magic_init.calibrate(made, params, images[:8], seed=0)
+  after, deviation = magic_init.measure_ratios(made, found, images[:8], seed=0)
+  assert np.ptp(np.log(before)) > 0.5
+  assert np.ptp(np.log(after)) < 0.1
+  assert 0.5 < deviation < 2
+
+
+def test_an_unknown_magic_init_is_refused():
+  with pytest.raises(ValueError, match="magic_init = 'lsuv'"):
+    magic_init.check('lsuv')
+
+
+def test_results_hold_no_nan():
+  plain = runs.make_plain({'a': float('nan'), 'b': [1.0, float('inf')], 'c': {'d': 'x'}})
+  assert plain == {'a': None, 'b': [1.0, None], 'c': {'d': 'x'}}

@@ -1,0 +1,367 @@
+"""The evaluations end to end at their smallest: what they leave behind, resuming, bad input."""
+
+import json
+
+import labelled_cases
+import numpy as np
+import pytest
+import test_main
+
+from cfn_jax.evaluation import (
+  alexnet_to_jigsaw,
+  frozen_layers,
+  labelled,
+  recognition,
+  runs,
+  trunks,
+  voc_classification,
+)
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.models import alexnet
+from cfn_jax.training import loop
+from cfn_jax.transfer import checkpoints, files, surgery
+from cfn_jax.transfer import weights as weights_lib
+
+CONVOLUTIONS = weights_lib.CONVOLUTIONS
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+  return labelled_cases.make_class_folders(tmp_path_factory.mktemp('folders'))
+
+
+@pytest.fixture(scope='module')
+def voc(tmp_path_factory):
+  return labelled_cases.make_voc(tmp_path_factory.mktemp('voc') / 'VOC2008')
+
+
+@pytest.fixture(scope='module')
+def pretrained(tmp_path_factory):
+  """A file of weights of a tenth of AlexNet's width, as a pretext run leaves them."""
+  path = tmp_path_factory.mktemp('weights') / 'weights.npz'
+  drawn = trunks.draw_trunk('he', seed=5, width=0.1, order='caffenet').weights
+  record = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
+  files.save_weights(drawn.replace(input=record, stride=2), path)
+  return path
+
+
+def refuse(*_):
+  raise AssertionError('this run was done before')
+
+
+# ---- what the plans are made of
+
+
+def test_each_k_locks_its_layers_and_draws_the_others(folders, pretrained):
+  config = labelled_cases.make_config('frozen_layers', folders, weights=str(pretrained))
+  plan = frozen_layers.make_plan(config)
+  names = [f'conv{k}' for k in range(1, 6)]
+  assert [run.name for run in plan.runs] == names + [f'random/{name}' for name in names]
+  given = files.load_weights(pretrained).params
+  for k in (1, 4):
+    params = plan.runs[k - 1].task.init(0)
+    labels = plan.runs[k - 1].task.labels(params)
+    for number, name in enumerate(CONVOLUTIONS, start=1):
+      same = np.array_equal(params[name]['kernel'], given[name]['kernel'])
+      assert same == (number <= k), name
+      assert (labels[name]['kernel'] == 'locked') == (number <= k), name
+    assert labels['fc8']['kernel'] == 'weight'
+
+
+def test_whole_images_get_the_fixed_record_and_the_baseline_its_own(folders, pretrained):
+  config = labelled_cases.make_config('frozen_layers', folders, weights=str(pretrained))
+  plan = frozen_layers.make_plan(config)
+  ours, random = (plan.runs[index].task.meta['network']['input'] for index in (0, 5))
+  assert ours['normalization'] == '' and ours['scale'] == pytest.approx([1 / 58] * 3)
+  assert random == weights_lib.RECORDS['unit'].to_json()
+
+
+@pytest.mark.parametrize(
+  ('trained', 'loaded', 'moving'),
+  [
+    ('all', CONVOLUTIONS, {*CONVOLUTIONS, 'fc6', 'fc7', 'fc8'}),
+    ('fc6-8', CONVOLUTIONS, {'fc6', 'fc7', 'fc8'}),
+    ('pool5', CONVOLUTIONS, {'fc8'}),
+  ],
+)
+def test_what_trains_is_what_the_config_names(voc, pretrained, trained, loaded, moving):
+  config = labelled_cases.make_config(
+    'voc07_classification', voc, weights=str(pretrained), trained=trained
+  )
+  task = voc_classification.make_plan(config).runs[0].task
+  params = task.init(0)
+  labels = task.labels(params)
+  assert {name for name in params if labels[name]['bias'] != 'locked'} == moving
+  assert set(params) == {*CONVOLUTIONS, 'fc8'} if trained == 'pool5' else len(params) == 8
+  given = files.load_weights(pretrained).params
+  for name in loaded:
+    np.testing.assert_array_equal(params[name]['kernel'], given[name]['kernel'])
+
+
+def test_fc6_and_fc7_of_an_alexnet_are_taken_where_they_fit(voc, pretrained, tmp_path):
+  whole = surgery.to_alexnet(
+    files.load_weights(pretrained), num_classes=7, input_px=67, features=12, fc_init='he'
+  )
+  files.save_weights(whole, tmp_path / 'alexnet.npz')
+  config = labelled_cases.make_config(
+    'voc07_classification', voc, weights=str(tmp_path / 'alexnet.npz'), trained='fc8'
+  )
+  params = voc_classification.make_plan(config).runs[0].task.init(0)
+  for name in ('fc6', 'fc7'):
+    np.testing.assert_array_equal(params[name]['kernel'], whole.params[name]['kernel'])
+  assert params['fc8']['kernel'].shape == (12, 3)  # of this data set, not the file's
+  config.views.view_px = 99
+  with pytest.raises(weights_lib.WeightsError, match="'fc8' locks fc6 and fc7"):
+    voc_classification.make_plan(config)
+
+
+def test_a_supervised_conv1_sees_tiles_as_it_saw_images(tmp_path):
+  rng = np.random.default_rng(0)
+  for record in (
+    *weights_lib.RECORDS.values(),
+    weights_lib.InputRecord('bgr', (1, 2, 3), (2,) * 3),
+  ):
+    drawn = trunks.draw_trunk('he', seed=0, width=0.1, order='caffenet').weights
+    drawn = drawn.replace(input=record)
+    normalization = alexnet_to_jigsaw.find_normalization(record)
+    tiles = rng.integers(0, 256, (1, 9, 11, 11, 3), np.uint8)  # one position of conv1
+    fields = {'visits': None, 'model': None, 'permutations': None}
+    pretext = pretexts.Pretext(None, None, normalization=normalization, **fields)
+    folded = surgery.fold_input(drawn, to=alexnet_to_jigsaw.initial.make_record(pretext))
+
+    def conv1(weights, x):
+      kernel, bias = weights.params['conv1']['kernel'], weights.params['conv1']['bias']
+      return np.einsum('btyxc,yxco->bto', np.asarray(x, np.float64), kernel) + bias
+
+    ours = conv1(folded, normalization(tiles))
+    theirs = conv1(drawn, record.prepare(tiles))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+
+
+def test_recognition_is_the_papers_network():
+  config = labelled_cases.command.load_config(f'{labelled_cases.REPOSITORY}/configs/recognition.py')
+  names = tuple(map(str, range(1000)))
+  made = recognition.make_classifier(config, names)
+  assert alexnet.count_parameters(made.shapes()) == 27_407_208
+  config = labelled_cases.command.load_config(
+    f'{labelled_cases.REPOSITORY}/configs/recognition.py:alexnet'
+  )
+  made = recognition.make_classifier(config, names)
+  assert alexnet.count_parameters(made.shapes()) == 60_965_224
+
+
+def test_recognition_cuts_tiles_in_reading_order(folders):
+  config = labelled_cases.make_config('recognition', folders)
+  config.views.view_px, config.input.normalization = 99, 'global'
+  made = recognition.make_classifier(config, ('a', 'b', 'c'))
+  image = np.arange(99 * 99).reshape(1, 99, 99, 1) // (33 * 99) * 3 + np.arange(99)[:, None] // 33
+  views = np.broadcast_to(image, (1, 99, 99, 3)).astype(np.uint8)
+  tiles = np.asarray(made.prepare(views)) / made.record.scale + np.array(made.record.mean)
+  assert tiles.shape == (1, 9, 33, 33, 3)
+  for number in range(9):
+    np.testing.assert_allclose(tiles[0, number], number, atol=1e-3)
+
+
+# ---- end to end
+
+
+@pytest.mark.slow
+def test_the_frozen_layer_table_end_to_end_and_again(folders, pretrained, tmp_path, capsys):
+  config = labelled_cases.make_config(
+    'frozen_layers', folders, weights=str(pretrained), layers=(1, 5)
+  )
+  first = runs.execute(frozen_layers.make_plan(config), config, tmp_path, loop.fit)
+  assert set(first) == {'conv1', 'conv5', 'random/conv1', 'random/conv5'}
+  found = json.loads((tmp_path / 'results.json').read_text())
+  assert found['runs'] == first and found['config']['seed'] == 0
+  label = f'{pretrained} (width 0.1)'
+  assert found['weights'][label]['arrays_sha256']
+  for figures in first.values():
+    assert figures['val_count'] == 15 and set(figures['per_class']['accuracy']) == {
+      'blue',
+      'green',
+      'red',
+    }
+  printed = capsys.readouterr().out
+  for text in ('K = 1', 'K = 5', 'random', 'Wang and Gupta', '54.7', '57.4', '15 test images'):
+    assert text in printed, text
+  again = runs.execute(frozen_layers.make_plan(config), config, tmp_path, refuse)
+  assert again == first
+
+
+@pytest.mark.slow
+def test_a_longer_run_and_another_test_are_done_again_another_rate_is_refused(folders, tmp_path):
+  config = labelled_cases.make_config('frozen_layers', folders, layers=(3,))
+  runs.execute(frozen_layers.make_plan(config), config, tmp_path, loop.fit)
+  config.test.average = 'logits'
+  steps = []
+
+  def fit(task, config, folder):
+    steps.append(config.num_steps)
+    return loop.fit(task, config, folder)
+
+  runs.execute(frozen_layers.make_plan(config), config, tmp_path, fit)
+  config.num_steps = 4
+  runs.execute(frozen_layers.make_plan(config), config, tmp_path, fit)
+  assert steps == [3, 4]
+  config.learning_rate = 0.5
+  with pytest.raises(Exception, match=r'learning_rate: 0.01 then, 0.5 now'):
+    runs.execute(frozen_layers.make_plan(config), config, tmp_path, fit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('trained', ['all', 'pool5'])
+def test_voc_classification_end_to_end(voc, pretrained, tmp_path, trained):
+  overrides = [
+    f'--config={labelled_cases.REPOSITORY}/configs/voc07_classification.py:small',
+    f'--config.data.root={voc}',
+    f'--config.weights={pretrained}',
+    f'--config.trained={trained}',
+    *('--config.num_steps=2', '--config.batch_size=4', '--config.eval_batch_size=4'),
+    *('--config.views.view_px=67', '--config.test.draws=2', '--config.warmup_steps=0'),
+    *('--config.model.fc6_features=8', '--config.model.fc7_features=8'),
+    f'--config.magic_init={"fresh" if trained == "all" else ""}',
+    f'--workdir={tmp_path}',
+  ]
+  done = test_main.run(*overrides)
+  assert done.returncode == 0, done.stderr
+  assert 'mean over 3 classes' in done.stdout and '67.6' in done.stdout
+  found = json.loads((tmp_path / 'results.json').read_text())
+  for name in ('pretrained', 'random'):
+    per_class = found['runs'][name]['per_class']
+    assert per_class['positives'] == {'cat': 3, 'dog': 3, 'person': 3}
+    mean = np.mean(list(per_class['average_precision'].values()))
+    assert found['runs'][name]['val_map'] == pytest.approx(mean)
+  assert (tmp_path / 'average_precision.png').read_bytes()[:4] == b'\x89PNG'
+
+
+@pytest.mark.slow
+def test_an_alexnet_trained_on_labels_goes_to_the_jigsaw_task(folders, tmp_path):
+  config = labelled_cases.make_config('recognition', folders)
+  config.update({'warmup_steps': 0, 'eval_every_steps': 100, 'checkpoint_every_steps': 100})
+  config.input.normalization, config.input.scale = 'global', 1.0
+  config.model.name, config.model.stride = 'alexnet', 4
+  first = runs.execute(recognition.make_plan(config), config, tmp_path / 'alexnet', loop.fit)
+  assert first['alexnet']['several_views']['val_count'] == 15
+  weights = tmp_path / 'alexnet' / 'alexnet'
+  assert files.load_weights(weights).input.scale == pytest.approx((1 / 58,) * 3)
+
+  config = labelled_cases.make_config(
+    'alexnet_to_jigsaw', folders, weights=str(weights), layers=(2,)
+  )
+  config.data.root, config.data.val_root = str(folders / 'train'), str(folders / 'test')
+  config.permutations.num, config.model.permutations_per_pass = 4, 2
+  config.model.update({'fc6_features': 8, 'fc7_features': 8, 'width': 0.1})
+  config.puzzle.update({'resize_px': 72, 'crop_px': 72, 'cell_px': 24, 'tile_px': 22})
+  config.model.stride = 1
+  found = runs.execute(alexnet_to_jigsaw.make_plan(config), config, tmp_path / 'to', loop.fit)
+  assert set(found) == {'conv2', 'reference'}
+  trained = checkpoints.read_checkpoint(tmp_path / 'to' / 'conv2')
+  given = files.load_weights(weights).params
+  for name in ('conv1', 'conv2'):
+    np.testing.assert_array_equal(trained.params[name]['kernel'], given[name]['kernel'])
+  assert not np.array_equal(trained.params['conv3']['kernel'], given['conv3']['kernel'])
+
+
+@pytest.mark.slow
+def test_the_cfn_is_trained_on_labels_and_read_back_as_one(folders, tmp_path):
+  config = labelled_cases.make_config('recognition', folders)
+  config.update({'warmup_steps': 0, 'eval_every_steps': 100, 'checkpoint_every_steps': 100})
+  config.views.view_px, config.views.resize_px = 99, 100
+  runs.execute(recognition.make_plan(config), config, tmp_path, loop.fit)
+  found = files.load_weights(tmp_path / 'cfn')
+  assert found.kind == 'cfn' and found.tiles() == 9 and found.input.normalization == 'tile'
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+  ('name', 'fields', 'reason'),
+  [
+    ('frozen_layers', {'weights': ''}, 'weights is empty'),
+    ('frozen_layers', {'weights': '/nowhere/w.npz'}, 'no such file'),
+    ('frozen_layers', {'layers': (0,)}, r'layers = \(0,\)'),
+    ('frozen_layers', {'layers': (2, 2)}, r'layers = \(2, 2\)'),
+    ('frozen_layers', {'test.draws': 0}, 'test.draws = 0: at least 1'),
+    ('frozen_layers', {'test.average': 'max'}, "test.average = 'max'"),
+    ('frozen_layers', {'views.view_px': 20, 'views.resize_px': 24}, 'leaves no map after pool5'),
+    ('frozen_layers', {'model.init': 'xavier'}, "model.init = 'xavier'"),
+    ('frozen_layers', {'data.source': 'bundled'}, 'have no classes'),
+    ('voc07_classification', {'trained': 'fc7'}, "trained = 'fc7'"),
+    ('voc07_classification', {'magic_init': 'yes'}, "magic_init = 'yes'"),
+    ('voc07_classification', {'data.source': 'folder'}, "come from 'voc' or 'tfds'"),
+    ('voc07_classification', {'data.val_split': 'test'}, 'there is no list'),
+    ('recognition', {'views.view_px': 100, 'model.grid': 3}, 'no grid of model.grid = 3'),
+    ('recognition', {'model.name': 'vgg'}, "model.name = 'vgg'"),
+    ('recognition', {'input.normalization': 'none'}, "input.normalization = 'none'"),
+  ],
+)
+def test_bad_input_is_refused_before_any_training(folders, voc, name, fields, reason):
+  module = {
+    'frozen_layers': frozen_layers,
+    'voc07_classification': voc_classification,
+    'recognition': recognition,
+  }[name]
+  root = voc if name.startswith('voc') else folders
+  config = labelled_cases.make_config(name, root)
+  if name == 'recognition':
+    config.views.view_px, config.views.resize_px = 66, 100
+  config.update_from_flattened_dict(fields)
+  with pytest.raises(ValueError, match=reason):
+    module.make_plan(config)
+
+
+def test_weights_without_a_whole_trunk_are_refused(folders, pretrained, tmp_path):
+  weights = files.load_weights(pretrained)
+  params = {name: weights.params[name] for name in ('conv1', 'conv2')}
+  files.save_weights(weights.replace(params=params), tmp_path / 'half.npz')
+  config = labelled_cases.make_config('frozen_layers', folders, weights=str(tmp_path / 'half.npz'))
+  with pytest.raises(weights_lib.WeightsError, match=r'not whole: conv3, conv4, conv5 missing'):
+    frozen_layers.make_plan(config)
+
+
+def test_other_classes_in_the_test_are_named(folders, tmp_path):
+  other = labelled_cases.make_class_folders(
+    tmp_path / 'other', train=1, test=1, classes=('blue', 'green', 'violet')
+  )
+  config = labelled_cases.make_config('frozen_layers', folders)
+  config.data.val_root = str(other / 'test')
+  with pytest.raises(
+    labelled.sources.SourceError,
+    match=r'1 only in training \(red\); 1 only in test \(violet\)',
+  ):
+    frozen_layers.make_plan(config)
+
+
+def test_a_class_without_test_images_is_named_unless_it_may_be_empty(folders, tmp_path):
+  fewer = labelled_cases.make_class_folders(
+    tmp_path / 'fewer', train=1, test=1, classes=('blue', 'green')
+  )
+  config = labelled_cases.make_config('frozen_layers', folders)
+  config.data.val_root = str(fewer / 'test')
+  with pytest.raises(labelled.sources.SourceError, match=r'no test image of 1 of the 3 .*: red'):
+    frozen_layers.make_plan(config)
+  config.data.allow_empty_classes = True
+  frozen_layers.make_plan(config)
+
+
+def test_a_voc_class_without_positives_is_named(tmp_path):
+  root = labelled_cases.make_voc(tmp_path / 'voc', val=2)  # a cat and a dog
+  config = labelled_cases.make_config('voc07_classification', root)
+  with pytest.raises(
+    labelled.sources.SourceError, match=r'no test image of 1 of the 3 classes: person'
+  ):
+    voc_classification.make_plan(config)
+
+
+def test_the_command_line_says_it_in_one_line_with_code_2(folders, tmp_path):
+  done = test_main.run(
+    f'--config={labelled_cases.REPOSITORY}/configs/frozen_layers.py:small',
+    f'--config.data.root={folders}/train',
+    '--config.weights=nothing.npz',
+    f'--workdir={tmp_path}',
+  )
+  assert done.returncode == 2
+  assert done.stderr.splitlines()[-1].startswith('error: nothing.npz: there is no such file')
+  assert 'Traceback' not in done.stderr
