@@ -22,6 +22,10 @@ ROOMS = {
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},
   'transfer': {'models', 'training/digests', 'transfer'},
   'timing': {'training', 'data', 'models', 'jigsaw', 'command'},
+  'evaluation/scores': set(),
+  'evaluation/tables': set(),
+  'evaluation/views': {'data', 'jigsaw/puzzle'},
+  'evaluation': {'training', 'data', 'models', 'jigsaw', 'transfer', 'evaluation'},
   'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},
   '': {  # command lines
     'jigsaw',
@@ -29,6 +33,7 @@ ROOMS = {
     'data',
     'models',
     'transfer',
+    'evaluation',
     'pictures',
     'timing',
     'command',
@@ -47,6 +52,8 @@ LEAVES = (
   'transfer/weights.py',
   'transfer/wire.py',
   'transfer/torch_network.py',
+  'evaluation/scores.py',
+  'evaluation/tables.py',
 )
 LOADER_MODULES = (
   'cfn_jax.jigsaw.permutations',
@@ -55,6 +62,7 @@ LOADER_MODULES = (
   'cfn_jax.data.images',
   'cfn_jax.data.sources',
   'cfn_jax.data.pipeline',
+  'cfn_jax.evaluation.views',
 )
 
 

@@ -9,7 +9,14 @@ import ml_collections
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-VARIANTS = ('', 'release', 'text', 'small', 'tiny')
+CONFIGS = {
+  'cfn': ('', 'release', 'text', 'small', 'tiny'),
+  'frozen_layers': ('', 'small'),
+  'voc07_classification': ('', 'small'),
+  'recognition': ('', 'alexnet', 'small', 'small_alexnet'),
+  'alexnet_to_jigsaw': ('', 'small'),
+}
+BUILDS_ON_CFN = 'training'  # no config of its own
 
 
 def _load(name='cfn'):
@@ -59,14 +66,24 @@ def _fields_read(path):
   return read
 
 
+def _fields():
+  """Gives the fields of every config."""
+  return set().union(*(_leaves(_load(name).get_config()) for name in CONFIGS))
+
+
+def test_every_config_is_tested():
+  files = {path.stem for path in (REPOSITORY / 'configs').glob('*.py')}
+  assert files == {*CONFIGS, BUILDS_ON_CFN}
+
+
 def test_each_field_is_read():
   read = set().union(*(_fields_read(path) for path in (REPOSITORY / 'cfn_jax').rglob('*.py')))
-  unread = set(_leaves(_load().get_config())) - read
+  unread = _fields() - read
   assert not unread
 
 
 def test_only_fields_of_the_config_are_read():
-  fields = set(_leaves(_load().get_config()))
+  fields = _fields()
   sections = {field.split('.')[0] for field in fields if '.' in field}
   methods = {'to_dict', 'lock', 'unlocked'}
   for path in (REPOSITORY / 'cfn_jax').rglob('*.py'):
@@ -77,28 +94,52 @@ def test_only_fields_of_the_config_are_read():
       assert known, f'{path}: config.{field}'
 
 
-def test_each_field_has_a_comment_and_one_plain_type():
-  text = (REPOSITORY / 'configs' / 'cfn.py').read_text().split('def _paper')[1].split('\ndef ')[0]
-  for line in text.splitlines():
-    if re.match(r'  \w\.\w+ = ', line):
+@pytest.mark.parametrize('name', [*CONFIGS, BUILDS_ON_CFN])
+def test_each_field_has_a_comment(name):
+  text = (REPOSITORY / 'configs' / f'{name}.py').read_text()
+  # The figures of a variant need none: their fields stand with their meaning above.
+  parts = [part for part in text.split('\ndef ') if not part.startswith(('_', 'make_'))]
+  parts += [part for part in text.split('\ndef ') if part.startswith('_paper')]
+  for line in '\n'.join(parts).splitlines():
+    if re.match(r'  \w\.\w+ = ', line) and not line.startswith('  c.task = '):
       assert '  # ' in line, line
-  config = _load().get_config()
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_each_field_has_one_plain_type(name):
+  config = _load(name).get_config()
   for field in _leaves(config):
     value = config
-    for name in field.split('.'):
-      value = value[name]
+    for part in field.split('.'):
+      value = value[part]
     assert isinstance(value, bool | int | float | str | tuple), field
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
-def test_each_variant_builds_with_the_same_fields_and_types(variant):
-  paper, config = _load().get_config(), _load().get_config(variant)
+@pytest.mark.parametrize(
+  ('name', 'variant'),
+  [(name, variant) for name, variants in CONFIGS.items() for variant in variants],
+)
+def test_each_variant_builds_with_the_same_fields_and_types(name, variant):
+  paper, config = _load(name).get_config(), _load(name).get_config(variant)
   assert list(_leaves(config)) == list(_leaves(paper))
   for field in _leaves(paper):
     ours, theirs = config, paper
-    for name in field.split('.'):
-      ours, theirs = ours[name], theirs[name]
+    for part in field.split('.'):
+      ours, theirs = ours[part], theirs[part]
     assert type(ours) is type(theirs), field
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_every_task_has_the_fields_of_the_loop(name):
+  """What is no section of the pretext task is read by the loop, whatever the task."""
+  shared = {field for field in _leaves(_load().get_config()) if '.' not in field} - {'init_from'}
+  assert shared <= set(_leaves(_load(name).get_config()))
+
+
+def test_an_unknown_variant_names_the_known_ones():
+  for name in CONFIGS:
+    with pytest.raises(ValueError, match=r"variant 'huge' is unknown: .*small"):
+      _load(name).get_config('huge')
 
 
 def test_the_default_is_the_papers_run():

@@ -306,7 +306,7 @@ def test_bad_input_is_refused_before_any_training(folders, voc, name, fields, re
   root = voc if name.startswith('voc') else folders
   config = labelled_cases.make_config(name, root)
   if name == 'recognition':
-    config.views.view_px, config.views.resize_px = 66, 100
+    config.views.view_px, config.views.resize_px = 99, 100
   config.update_from_flattened_dict(fields)
   with pytest.raises(ValueError, match=reason):
     module.make_plan(config)
@@ -359,6 +359,7 @@ def test_the_command_line_says_it_in_one_line_with_code_2(folders, tmp_path):
   done = test_main.run(
     f'--config={labelled_cases.REPOSITORY}/configs/frozen_layers.py:small',
     f'--config.data.root={folders}/train',
+    f'--config.data.val_root={folders}/test',
     '--config.weights=nothing.npz',
     f'--workdir={tmp_path}',
   )

@@ -1,4 +1,4 @@
-"""Views of labelled images: where they lie, that they repeat, that labels stay with their images."""
+"""Views of labelled images: where they lie, that they repeat, whose labels they carry."""
 
 import numpy as np
 import pytest

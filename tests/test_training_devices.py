@@ -12,7 +12,7 @@ from test_training_step import distance, make_config, make_mesh, make_parts, tra
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import layers
-from cfn_jax.training import devices, loop, stopping
+from cfn_jax.training import devices, loop, scoring, stopping
 
 FORMS = {  # conv1's many taps make a long program of columns: that form is for the other layers
   'strips': layers._strip_convolution,
@@ -80,7 +80,7 @@ def test_an_evaluation_counts_each_puzzle_once_on_any_number_of_devices(count):
   mesh = make_mesh(count)
   state, _ = loop.start(task, c, mesh)
   with stopping.Stopping() as stop:
-    figures = loop._make_evaluate(task, mesh)(state, stop)
+    figures = scoring.make_evaluate(task, mesh)(state, stop)
   assert figures['val_count'] == 2 * 13 * 2
   expected = collections.Counter()
   params = jax.device_get(state.params)

@@ -121,6 +121,13 @@ def test_moving_average_follows_its_formula_from_the_first_parameters():
   assert distance(expected, jax.device_get(state.params)) > 1e-5
 
 
+def test_a_step_takes_the_memory_of_the_state_before_it():
+  state, step, batch, _ = make_parts(make_config(ema_decay=0.9), make_mesh(1))
+  after, _ = step(state, batch(0))
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.optimizer)))
+  assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
+
+
 @pytest.mark.parametrize('decay', [-0.1, 1.0])
 def test_decays_that_average_nothing_are_refused(decay):
   with pytest.raises(ValueError, match='ema_decay'):

@@ -175,9 +175,10 @@ class _EvaluationBatch:
   batch_size: int
   rows: range
   count: int
+  first: int = 0
 
   def __call__(self, number: int) -> list[Batch]:
-    indices = [number * self.batch_size + row for row in self.rows]
+    indices = [self.first + number * self.batch_size + row for row in self.rows]
     present = [index for index in indices if index < self.count]
     # A host without a row of the last batch still needs the shapes.
     visits = [self.reader.evaluate(index) for index in present or [0]]
@@ -231,6 +232,7 @@ def make_evaluation_batches(
   *,
   batch_size: int,
   limit: int = 0,
+  first: int = 0,
   loading: Loading = IN_PROCESS,
   on_bad: Callable[[int], None] | None = None,
 ) -> Generator[Batch, None, None]:
@@ -240,11 +242,12 @@ def make_evaluation_batches(
 
   Args:
     limit: only the first so many records; 0: all.
+    first: the record to begin with; the draws of each are the same wherever a pass begins.
     on_bad: called with the number of each such record.
   """
   count = min(limit or len(reader.source), len(reader.source))
-  maker = _EvaluationBatch(reader, transform, batch_size, loading.rows(batch_size), count)
-  return _flatten(reader, maker, range(-(-count // batch_size)), loading, on_bad)
+  maker = _EvaluationBatch(reader, transform, batch_size, loading.rows(batch_size), count, first)
+  return _flatten(reader, maker, range(-(-(count - first) // batch_size)), loading, on_bad)
 
 
 def _flatten(

@@ -38,7 +38,6 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   layers = tuple(config.layers)
   if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
     raise ValueError(f'layers = {layers}: different numbers from 1 to 5')
-  data = labelled.open_labelled(config, several=False, min_side_px=config.views.resize_px)
   model = config.model
   trunk = trunks.open_trunk(
     config.weights,
@@ -49,6 +48,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     width=model.width,
     order=model.order,
   )
+  data = labelled.open_labelled(config, several=False, min_side_px=config.views.resize_px)
   started = {'': trunk}
   if config.baseline and config.weights != trunks.RANDOM:
     started[BASELINE] = trunks.draw_trunk(

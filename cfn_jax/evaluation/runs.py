@@ -8,7 +8,6 @@ import dataclasses
 import json
 import math
 import pathlib
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import jax
 import ml_collections
 
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.training import devices, metrics, scoring, stopping
+from cfn_jax.training import devices, metrics, provenance, scoring, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints
 from cfn_jax.transfer import weights as weights_lib
@@ -76,52 +75,78 @@ def execute(
     fit: hands a task to the training loop.
   """
   found = {run.name: execute_run(run, config, workdir / run.name, fit) for run in plan.runs}
+  write_results(config, workdir, found, origins=plan.origins, published=plan.published)
   if not jax.process_index():
-    metrics.write_json(
-      workdir / FILE,
-      {
-        'task': config.task,
-        'commit': find_commit(),
-        'command': ' '.join(['python', '-m', 'cfn_jax.main', *sys.argv[1:]]),
-        'seed': config.seed,
-        'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-        'weights': weights_lib.json_ready(dict(plan.origins)),
-        'runs': found,
-        'published': dict(plan.published),
-        'config': config.to_dict(),
-      },
-    )
     plan.show(found)
   return found
+
+
+def write_results(
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  found: Mapping[str, Figures],
+  *,
+  origins: Mapping[str, Any],
+  published: Mapping[str, Any],
+) -> None:
+  """Writes what an evaluation found, and how, on the first host."""
+  if jax.process_index():
+    return
+  metrics.write_json(
+    workdir / FILE,
+    {
+      'task': config.task,
+      'commit': provenance.find_commit(),
+      'command': ' '.join(['python', '-m', 'cfn_jax.main', *sys.argv[1:]]),
+      'seed': config.seed,
+      'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'weights': weights_lib.json_ready(dict(origins)),
+      'runs': dict(found),
+      'published': dict(published),
+      'config': config.to_dict(),
+    },
+  )
 
 
 def execute_run(
   run: Run, config: ml_collections.ConfigDict, folder: pathlib.Path, fit: Fit
 ) -> Figures:
   """Trains and scores one run, or reads what was found before with the same settings."""
+
+  def compute() -> Figures:
+    fit(run.task, config, folder)
+    params = checkpoints.read_params(folder, step=str(config.num_steps))
+    mesh = devices.make_mesh(config.num_devices)
+    placed = devices.replicate(params, mesh)
+    scored: dict[str, Any] = {}
+    with stopping.Stopping() as stop:
+      for name, evaluation in {'': run.final, **run.also}.items():
+        found = scoring.make_score(evaluation, mesh)(placed, stop)
+        if found is None:
+          raise stop.make_error(
+            f'{run.name} is trained, not scored; the same command goes on there'
+          )
+        scored |= {name: found} if name else found
+    return scored
+
+  identity = {**run.task.fingerprint, **run.settings, 'num_steps': config.num_steps}
+  return remember(run.name, identity, folder, compute)
+
+
+def remember(
+  name: str, settings: Mapping[str, Any], folder: pathlib.Path, compute: Callable[[], Figures]
+) -> Figures:
+  """Computes figures, or reads those that were found before with the same settings."""
   path = folder / 'result.json'
-  identity = json.loads(
-    json.dumps({**run.task.fingerprint, **run.settings, 'num_steps': config.num_steps})
-  )
+  identity = json.loads(json.dumps(dict(settings)))
   before = _read(path)
   if not stopping.any_host(before.get('settings') != identity):
-    _say(f'{run.name}: done before, {path}')
+    say(f'{name}: done before, {path}')
     done: Figures = before['figures']
     return done
   if not jax.process_index():
     folder.mkdir(parents=True, exist_ok=True)
-  fit(run.task, config, folder)
-  params = checkpoints.read_checkpoint(folder, step=str(config.num_steps)).params
-  mesh = devices.make_mesh(config.num_devices)
-  placed = devices.replicate(params, mesh)
-  scored: dict[str, Any] = {}
-  with stopping.Stopping() as stop:
-    for name, evaluation in {'': run.final, **run.also}.items():
-      found = scoring.make_score(evaluation, mesh)(placed, stop)
-      if found is None:
-        raise stop.make_error(f'{run.name} is trained, not scored; the same command goes on there')
-      scored |= {name: found} if name else found
-  figures = make_plain(scored)
+  figures: Figures = make_plain(compute())
   if not jax.process_index():
     metrics.write_json(path, {'figures': figures, 'settings': identity})
   return figures
@@ -144,26 +169,10 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   return values if isinstance(values, dict) and 'figures' in values else {}
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
+  """Tells on the terminal how far an evaluation is; on the first host."""
   if not jax.process_index():
     print(message, file=sys.stderr)
-
-
-def find_commit() -> str:
-  """Gives the commit of this package's clone, marked where files differ from it; '' without one."""
-  here = pathlib.Path(__file__).resolve().parent
-  try:
-    done = subprocess.run(
-      ['git', 'describe', '--always', '--dirty', '--abbrev=40', '--exclude=*'],
-      cwd=here,
-      capture_output=True,
-      text=True,
-      timeout=20,
-      check=True,
-    )
-  except (OSError, subprocess.SubprocessError):
-    return ''
-  return done.stdout.strip()
 
 
 # The least and the largest legal value of the numbers of these configs, besides the pretext's.

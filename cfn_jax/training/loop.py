@@ -4,7 +4,6 @@ import contextlib
 import functools
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from cfn_jax.training import (
   metrics,
   optimizer,
   profile,
+  provenance,
   scoring,
   stopping,
 )
@@ -39,7 +39,7 @@ def fit(
   mesh = _make_mesh(config)
   with contextlib.ExitStack() as stack:
     stop = stack.enter_context(stopping.Stopping())
-    stack.enter_context(_hold(workdir))
+    stack.enter_context(lock.hold_for_all(workdir, _say))
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
     state, train_step = start(task, config, mesh)
     begun = saver.resume(task.fingerprint, state, start_over=config.start_over)
@@ -50,7 +50,7 @@ def fit(
       if not all((workdir / name).exists() for name in task.end_pictures):  # ended before that
         _draw_end(task, workdir, saver, state)
       return {}
-    evaluate = _make_evaluate(task, mesh)
+    evaluate = scoring.make_evaluate(task, mesh)
     writer = stack.enter_context(_open_writer(task, config, workdir, first - bool(row)))
     batches = stack.enter_context(contextlib.closing(task.train_batches(first, config.num_steps)))
     arriving = devices.put_ahead(batches, mesh)
@@ -203,30 +203,6 @@ def start(
   return state, jax.jit(step, donate_argnums=0)
 
 
-def _make_evaluate(
-  task: tasks.Task, mesh: Mesh
-) -> Callable[[states.State, stopping.Stopping], dict[str, float] | None]:
-  """Builds the function that runs every evaluation of a task on a state's parameters.
-
-  The figures of their moving average, where there is one, are named `ema_...`. It gives None where
-  it was asked to stop.
-  """
-  scores = {name: scoring.make_score(each, mesh) for name, each in task.evaluations.items()}
-
-  def evaluate(state: states.State, stop: stopping.Stopping) -> dict[str, float] | None:
-    averages = {'': state.params} | ({'ema_': state.ema} if jax.tree.leaves(state.ema) else {})
-    figures: dict[str, float] = {}
-    for prefix, params in averages.items():
-      for score in scores.values():
-        found = score(params, stop)
-        if found is None:
-          return None
-        figures |= {prefix + figure: value for figure, value in found.items()}
-    return figures
-
-  return evaluate
-
-
 def _read(report: dict[str, jax.Array]) -> dict[str, float]:
   return {name: float(value) for name, value in jax.device_get(report).items()}
 
@@ -258,26 +234,12 @@ def _describe(
   return {
     **task.meta,
     'task': task.name,
+    'commit': provenance.find_commit(),
     'fingerprint': dict(task.fingerprint),
     'config': config.to_dict(),
     'unevaluated': unevaluated,
     'skipped_steps': skipped,
   }
-
-
-@contextlib.contextmanager
-def _hold(workdir: pathlib.Path) -> Iterator[None]:
-  """Holds the workdir's lock on the first host, for all of them."""
-  with contextlib.ExitStack() as stack:
-    refused = ''
-    if jax.process_index() == 0:
-      try:
-        stack.enter_context(lock.hold(workdir, _say))
-      except lock.LockedError as error:
-        refused = str(error)
-    if stopping.any_host(bool(refused)):
-      raise lock.LockedError(refused or f'{workdir} is in use: see what the first host says')
-    yield
 
 
 def _say(message: str) -> None:

@@ -19,6 +19,30 @@ AnyEvaluation = tasks.Evaluation | tasks.RowEvaluation
 Score = Callable[[Any, Callable[[], bool]], dict[str, Any] | None]
 
 
+def make_evaluate(
+  task: tasks.Task, mesh: Mesh
+) -> Callable[[Any, Callable[[], bool]], dict[str, Any] | None]:
+  """Builds the function that runs every evaluation of a task on a state's parameters.
+
+  The figures of their moving average, where there is one, are named `ema_...`. It gives None where
+  it was asked to stop.
+  """
+  scores = {name: make_score(each, mesh) for name, each in task.evaluations.items()}
+
+  def evaluate(state: Any, stop: Callable[[], bool]) -> dict[str, Any] | None:
+    averages = {'': state.params} | ({'ema_': state.ema} if jax.tree.leaves(state.ema) else {})
+    figures: dict[str, Any] = {}
+    for prefix, params in averages.items():
+      for score in scores.values():
+        found = score(params, stop)
+        if found is None:
+          return None
+        figures |= {prefix + figure: value for figure, value in found.items()}
+    return figures
+
+  return evaluate
+
+
 def make_score(evaluation: AnyEvaluation, mesh: Mesh) -> Score:
   """Builds the function of one pass: (params, whether to stop) to figures; None where it stopped.
 

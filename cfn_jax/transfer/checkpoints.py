@@ -78,11 +78,7 @@ def read_checkpoint(
     WeightsError: what is missing or damaged, and where.
   """
   folder = find_step(path, step)
-  meta = _read_json(folder / 'meta' / 'metadata')
-  if not meta or not digests.is_sealed(meta):
-    raise WeightsError(f'{folder} is damaged: meta/metadata is not what was saved')
-  params = _restore(folder / 'state', collection)
-  _check_digests(params, meta.get(digests.ARRAYS, {}), collection, folder)
+  params, meta = _read_step(folder, collection)
   config = meta.get('config', {})
   origin = {
     'file': str(folder),
@@ -107,6 +103,23 @@ def read_checkpoint(
     )
   except WeightsError as error:
     raise WeightsError(f'{folder}: {error}') from error
+
+
+def read_params(
+  path: pathlib.Path, *, step: str = 'latest', collection: str = 'params'
+) -> weights_lib.Params:
+  """Reads the parameters of a step, whatever network they are of; see `read_checkpoint`."""
+  return _read_step(find_step(path, step), collection)[0]
+
+
+def _read_step(folder: pathlib.Path, collection: str) -> tuple[weights_lib.Params, dict[str, Any]]:
+  """Gives the parameters of a step and its meta, compared with their digests."""
+  meta = _read_json(folder / 'meta' / 'metadata')
+  if not meta or not digests.is_sealed(meta):
+    raise WeightsError(f'{folder} is damaged: meta/metadata is not what was saved')
+  params = _restore(folder / 'state', collection)
+  _check_digests(params, meta.get(digests.ARRAYS, {}), collection, folder)
+  return params, meta
 
 
 def _check_digests(

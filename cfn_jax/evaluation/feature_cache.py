@@ -1,0 +1,200 @@
+"""Features on the disk: extracted once, in parts, read back through memory maps.
+
+A cache is a folder of parts, each of so many images: `conv1-00003.npy` `[rows, D]` for each layer,
+`label-00003.npy`, and `part-00003.json`, which is written last and holds their sha256. A part
+without it does not count, so a stopped extraction goes on there. `index.json` says what the
+features are of. NumPy only, no pickles. Written by features.py, read by the probes.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+LABEL = 'label'
+CHUNK_ROWS = 256  # read at once where all rows are gone through
+
+
+class CacheError(ValueError):
+  """A folder of features that cannot be used: what is wrong, where, what would be right."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+  """Where features are kept, and what they are of.
+
+  Attributes:
+    identity: plain values: weights, images, settings. Another identity is another folder.
+    images: so many are gone through.
+    part_images: so many go into each part; the last one may have fewer.
+  """
+
+  folder: pathlib.Path
+  identity: Mapping[str, Any]
+  images: int
+  part_images: int
+
+  def parts(self) -> int:
+    """Gives how many parts a whole cache has."""
+    return -(-self.images // self.part_images)
+
+  def path(self, name: str, part: int) -> pathlib.Path:
+    """Gives the file of an array of a part."""
+    return self.folder / f'{name}-{part:05d}.npy'
+
+  def part_path(self, part: int) -> pathlib.Path:
+    """Gives the file that says that a part is whole."""
+    return self.folder / f'part-{part:05d}.json'
+
+
+def open_cache(
+  root: pathlib.Path, name: str, identity: Mapping[str, Any], *, images: int, part_images: int
+) -> Cache:
+  """Names the folder of some features, `<root>/<name>-<digest of what they are of>`.
+
+  Raises:
+    CacheError: the folder is there and says that it holds other features; part_images is below 1.
+  """
+  if part_images < 1:
+    raise CacheError(f'features.part_images = {part_images}: at least 1')
+  whole = json.loads(json.dumps({**identity, 'images': images, 'part_images': part_images}))
+  digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
+  cache = Cache(root / f'{name}-{digest}', whole, images, part_images)
+  index = cache.folder / 'index.json'
+  if index.exists() and _read_json(index) != whole:
+    raise CacheError(f'{index} is damaged, or of other features; delete {cache.folder}')
+  return cache
+
+
+def count_parts(cache: Cache) -> int:
+  """Gives how many parts are whole, from the first on."""
+  part = 0
+  while part < cache.parts() and cache.part_path(part).exists():
+    part += 1
+  return part
+
+
+def write_part(cache: Cache, part: int, arrays: Mapping[str, np.ndarray]) -> None:
+  """Writes a part: its arrays, then the file that makes it count."""
+  cache.folder.mkdir(parents=True, exist_ok=True)
+  if not (cache.folder / 'index.json').exists():
+    _write_json(cache.folder / 'index.json', cache.identity)
+  digests = {}
+  for name, array in arrays.items():
+    partial = cache.folder / f'{name}.{os.getpid()}.partial'
+    with partial.open('wb') as file:
+      np.save(file, array, allow_pickle=False)
+    with partial.open('rb') as file:
+      digests[name] = hashlib.file_digest(file, 'sha256').hexdigest()
+    partial.replace(cache.path(name, part))
+  rows = len(arrays[LABEL])
+  _write_json(cache.part_path(part), {'rows': rows, 'sha256': digests})
+
+
+class Features:
+  """The rows of a whole cache: one for each view of each image that gave one, in their order."""
+
+  def __init__(self, cache: Cache) -> None:
+    """Opens all parts and compares them with what was written.
+
+    Raises:
+      CacheError: names the file that is missing or damaged.
+    """
+    self.cache = cache
+    self._arrays: dict[str, list[np.ndarray]] = {}
+    counts = []
+    for part in range(cache.parts()):
+      record = _read_json(cache.part_path(part))
+      if not isinstance(record.get('rows'), int) or not isinstance(record.get('sha256'), dict):
+        raise CacheError(f'{cache.part_path(part)} is missing or damaged; delete {cache.folder}')
+      counts.append(record['rows'])
+      for name, digest in record['sha256'].items():
+        self._arrays.setdefault(name, []).append(_open_array(cache, name, part, digest, counts[-1]))
+    self._starts = np.concatenate([[0], np.cumsum(counts)])
+    if not len(self):
+      raise CacheError(f'{cache.folder}: none of the images gave features')
+    self.labels = np.concatenate(self._arrays.pop(LABEL))
+
+  def __len__(self) -> int:
+    return int(self._starts[-1])
+
+  @property
+  def layers(self) -> tuple[str, ...]:
+    """Gives the names of the layers."""
+    return tuple(self._arrays)
+
+  def width(self, layer: str) -> int:
+    """Gives D, the values of a row."""
+    return int(self._arrays[layer][0].shape[1])
+
+  def rows(self, layer: str, indices: np.ndarray | range) -> np.ndarray:
+    """Reads rows by number: float32 `[n, D]`."""
+    wanted = np.asarray(indices)
+    parts = np.searchsorted(self._starts, wanted, side='right') - 1
+    found = np.empty((len(wanted), self.width(layer)), np.float32)
+    for part in np.unique(parts):
+      own = parts == part
+      found[own] = self._arrays[layer][part][wanted[own] - self._starts[part]]
+    return found
+
+  def moments(self, layer: str) -> tuple[np.ndarray, np.ndarray]:
+    """Gives the mean and the variance of each value over all rows, float64 `[D]` each.
+
+    They are kept in the folder once they are known.
+    """
+    path = self.cache.folder / f'moments-{layer}.npy'
+    if path.exists():
+      known = np.load(path, allow_pickle=False)
+      if known.shape == (2, self.width(layer)) and np.all(np.isfinite(known)):
+        return known[0], known[1]
+    chunks = [
+      range(start, min(start + CHUNK_ROWS, len(self))) for start in range(0, len(self), CHUNK_ROWS)
+    ]
+    mean = sum(self.rows(layer, chunk).sum(0, dtype=np.float64) for chunk in chunks) / len(self)
+    squares: Any = 0.0
+    for chunk in chunks:
+      squares = squares + np.square(self.rows(layer, chunk) - mean).sum(0)
+    variance = squares / len(self)
+    partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+    with partial.open('wb') as file:
+      np.save(file, np.stack([mean, variance]), allow_pickle=False)
+    partial.replace(path)
+    return mean, variance
+
+
+def _open_array(cache: Cache, name: str, part: int, digest: str, rows: int) -> np.ndarray:
+  path = cache.path(name, part)
+  try:
+    with path.open('rb') as file:
+      found = hashlib.file_digest(file, 'sha256').hexdigest()
+    if found != digest:
+      raise CacheError(
+        f'{path} is damaged: it is not what was written (sha256 differs); delete {cache.folder}'
+      )
+    array: np.ndarray = np.load(path, mmap_mode='r', allow_pickle=False)
+  except (OSError, ValueError) as error:
+    if isinstance(error, CacheError):
+      raise
+    raise CacheError(f'{path} cannot be read ({error}); delete {cache.folder}') from None
+  if len(array) != rows:
+    raise CacheError(f'{path} holds {len(array)} rows, not {rows}; delete {cache.folder}')
+  return array
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    values = json.loads(path.read_text(encoding='utf8'))
+  except (OSError, ValueError):
+    return {}
+  return values if isinstance(values, dict) else {}
+
+
+def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
+  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+  partial.write_text(json.dumps(value, indent=2, sort_keys=True) + '\n', encoding='utf8')
+  partial.replace(path)

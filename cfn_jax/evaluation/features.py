@@ -1,0 +1,287 @@
+"""Frozen features: what a network's layers make of images, extracted once into a cache.
+
+Paper, section 4: features are judged by what simple classifiers do with them. Views (views.py) ->
+(here, on the devices) -> feature_cache.py -> linear_probe.py, svm.py, knn.py.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cfn_jax.evaluation import feature_cache, inputs, pooling, trunks
+from cfn_jax.models import alexnet, cfn
+from cfn_jax.training import devices, stopping
+from cfn_jax.training import task as tasks
+from cfn_jax.transfer import geometry, networks, surgery
+from cfn_jax.transfer import weights as weights_lib
+
+MAPS = (*weights_lib.CONVOLUTIONS, 'pool5')
+CONNECTED = ('fc6', 'fc7')
+LAYERS = MAPS + CONNECTED
+DTYPES = ('float32', 'float16')
+Measure = Callable[[Any, tasks.Batch], dict[str, jax.Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Extractor:
+  """Makes features of views; built and checked by `make_extractor`.
+
+  conv1 .. conv5 (after their ReLU) and pool5 are pooled to about `dimensions` values, in the order
+  (y, x, channel). fc6 and fc7 (after theirs) are an AlexNet's, or a CFN's: that sees the middle
+  tile of each cell of the view, and its fc6 features stand in reading order.
+
+  Attributes:
+    placed: the trunk with the stride at which it sees whole views.
+    weights: as they were read, for fc6 and fc7.
+    digest: of the weights.
+  """
+
+  placed: weights_lib.Weights
+  weights: weights_lib.Weights
+  digest: str
+  layers: tuple[str, ...]
+  view_px: int
+  pooling: str
+  dimensions: int
+
+  def params(self) -> dict[str, Any]:
+    """Gives the parameters that `__call__` takes."""
+    connected = {
+      name: self.weights.params[name] for name in CONNECTED if name in self.weights.params
+    }
+    return {**self.placed.params, **connected}
+
+  def __call__(self, params: Mapping[str, Any], views: jax.Array) -> dict[str, jax.Array]:
+    """Gives features float32 `[B, D]` by layer, of views uint8 RGB `[B, px, px, 3]`."""
+    found: dict[str, jax.Array] = {}
+    tiled = self.weights.kind == 'cfn'
+    if set(self.layers) - set(() if not tiled else CONNECTED):
+      network = networks.make_network(self.placed)
+      prepared = inputs.prepare(views, self.placed.input)
+      trunk = {name: params[name] for name in weights_lib.CONVOLUTIONS}
+      stages: Any = network.apply({'params': trunk}, prepared, method='stages')
+      for name in MAPS:
+        maps = pooling.pool(stages[name], name, kind=self.pooling, dimensions=self.dimensions)
+        found[name] = maps.reshape(len(maps), -1)  # [B, D]
+      whole = stages['pool5'].reshape(len(views), -1)
+    if set(self.layers) & set(CONNECTED):
+      if tiled:
+        found['fc6'] = self._see_tiles(params, views)
+      else:
+        found['fc6'] = _connect(params['fc6'], whole)
+      if 'fc7' in self.layers:
+        found['fc7'] = _connect(params['fc7'], found['fc6'])
+    return {name: found[name] for name in self.layers}
+
+  def _see_tiles(self, params: Mapping[str, Any], views: jax.Array) -> jax.Array:
+    """Gives fc6 of the middle tile of each cell: `[B, T * D]`."""
+    grid = math.isqrt(self.weights.tiles())
+    tile, cell = geometry.choose_input_px(self.weights), self.view_px // grid
+    starts = [index * cell + (cell - tile) // 2 for index in range(grid)]
+    tiles = jnp.stack(
+      [views[:, top : top + tile, left : left + tile] for top in starts for left in starts], axis=1
+    )  # [B, T, h, w, 3]
+    network = networks.make_network(self.weights)
+    assert isinstance(network, cfn.Cfn)
+    own = {name: params[name] for name in (*weights_lib.CONVOLUTIONS, 'fc6')}
+    prepared = inputs.prepare(tiles, self.weights.input)
+    features: Any = network.apply({'params': own}, prepared, method='features')  # [B, T, D]
+    return jnp.asarray(features.reshape(len(views), -1))
+
+  def identity(self) -> dict[str, Any]:
+    """Gives plain values that change with the features."""
+    return {
+      'weights': self.digest,
+      'input': self.placed.input.to_json(),
+      'own input': self.weights.input.to_json(),
+      'order': self.placed.order,
+      'stride': [self.placed.stride, self.weights.stride],
+      'padding': self.placed.padding,
+      'layers': list(self.layers),
+      'pooling': self.pooling,
+      'dimensions': self.dimensions,
+      'view_px': self.view_px,
+    }
+
+
+def _connect(layer: Mapping[str, Any], x: jax.Array) -> jax.Array:
+  return jax.nn.relu(x @ layer['kernel'] + layer['bias'])
+
+
+def make_extractor(
+  trunk: trunks.Trunk,
+  *,
+  layers: tuple[str, ...],
+  view_px: int,
+  stride: int,
+  kind: str,
+  dimensions: int,
+) -> Extractor:
+  """Checks that the weights have the layers, and that views of this size go through them.
+
+  Args:
+    stride: of conv1 where it sees whole views.
+    kind: see `pooling.KINDS`.
+
+  Raises:
+    ValueError: unknown or repeated layers, or an unknown pooling; a view too small.
+    WeightsError: the weights lack a layer, or fc6 is for images of another size.
+  """
+  pooling.check_kind(kind)
+  if not layers or len(set(layers)) < len(layers) or not set(layers) <= set(LAYERS):
+    raise ValueError(f'layers = {layers}: different ones of {", ".join(LAYERS)}')
+  if dimensions < 1:
+    raise ValueError(f'features.dimensions = {dimensions}: at least 1')
+  placed = trunks.place_trunk(trunk, stride=stride)
+  alexnet.check_input_size(view_px + 2 * placed.padding, stride)
+  weights = trunk.weights
+  needed = CONNECTED[: max((CONNECTED.index(each) + 1 for each in layers if each in CONNECTED), default=0)]
+  missing = [name for name in needed if name not in weights.params]
+  if missing:
+    raise weights_lib.WeightsError(
+      f'{trunk.name}: there is no {" and no ".join(missing)} in these weights '
+      f'({", ".join(weights.layers())})'
+    )
+  if needed and weights.kind == 'cfn':
+    grid, tile = math.isqrt(weights.tiles()), geometry.choose_input_px(weights)
+    if view_px // grid < tile:
+      raise ValueError(
+        f'views.view_px = {view_px}: a view holds {grid} x {grid} tiles of {tile} px, at least '
+        f'{grid * tile} px'
+      )
+  elif needed:
+    side = surgery.geometry.pool5_side(view_px, stride=stride, padding=weights.padding)
+    if side != weights.pool5_side():
+      raise weights_lib.WeightsError(
+        f'{trunk.name}: fc6 is for a pool5 of {weights.pool5_side()} x {weights.pool5_side()}, views '
+        f'of {view_px} px at stride {stride} give {side} x {side}'
+      )
+  return Extractor(placed, weights, trunk.digest, layers, view_px, kind, dimensions)
+
+
+def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
+  """Draws weights of the same shapes, fc6 and fc7 included where there are any."""
+  weights = trunk.weights
+  drawn = trunks.draw_trunk(init, seed=seed, like=weights, order=weights.order)
+  connected = {name: weights.params[name] for name in CONNECTED if name in weights.params}
+  if not connected or len(connected) < 2 and weights.tiles() > 1:
+    return drawn
+  initial = alexnet.Initial(init, weights.order)
+  params = {**drawn.weights.params, **alexnet.draw_parameters(connected, initial, seed=seed)}
+  record = drawn.weights.input
+  if weights.kind == 'cfn':  # its tiles are normalised one by one; over all of them it is the same
+    std = 58.0
+    red, green, blue = (each * std for each in record.scale)
+    record = weights_lib.InputRecord('rgb', record.mean, (red, green, blue), 'tile', std)
+  made = weights_lib.make_weights(
+    params,
+    order=weights.order,
+    stride=weights.stride,
+    record=record,
+    origin={'config': weights.origin.get('config', {})},
+    padding=weights.padding,
+  )
+  return dataclasses.replace(drawn, weights=made, digest=trunks.hash_weights(params))
+
+
+def make_measure(extractor: Extractor) -> Measure:
+  """Builds what `extract` runs on batches of `image` `[B, draws, px, px, 3]` and `label`."""
+
+  def measure(params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:
+    images = batch['image']
+    found = jax.lax.map(lambda views: extractor(params, views), images.swapaxes(0, 1))
+    rows = {name: values.swapaxes(0, 1) for name, values in found.items()}  # [B, draws, D]
+    return {**rows, feature_cache.LABEL: batch['label']}
+
+  return measure
+
+
+def extract(
+  measure: Measure,
+  params: Any,
+  batches: Callable[[int], tasks.Batches],
+  cache: feature_cache.Cache,
+  *,
+  mesh: Mesh,
+  dtype: str,
+) -> feature_cache.Features:
+  """Fills a cache from where it ends, and opens it; one that is whole is only opened.
+
+  Args:
+    measure: compiled; (params, batch) to float `[B, draws, D]` for each layer, and `label`.
+    batches: starts a pass at an image; each batch has a `mask`, 0 for rows that are no image.
+    dtype: what is written, one of `DTYPES`.
+
+  Raises:
+    CacheError: the cache is damaged, or the features do not fit the dtype.
+    Stopped: after a signal; the parts that are whole stay.
+  """
+  if dtype not in DTYPES:
+    raise ValueError(f"features.dtype = '{dtype}' is unknown: one of {', '.join(DTYPES)}")
+  whole = feature_cache.count_parts(cache)
+  stopping.any_host(False)  # no host writes before all have counted
+  if whole < cache.parts():
+    _fill(measure, params, batches, cache, whole, mesh=mesh, dtype=dtype)
+  stopping.any_host(False)  # what the first host wrote is there
+  return feature_cache.Features(cache)
+
+
+def _fill(
+  measure: Measure,
+  params: Any,
+  batches: Callable[[int], tasks.Batches],
+  cache: feature_cache.Cache,
+  whole: int,
+  *,
+  mesh: Mesh,
+  dtype: str,
+) -> None:
+  def run(params: Any, batch: tasks.Batch) -> tuple[dict[str, jax.Array], jax.Array]:
+    return measure(params, batch), batch['mask']
+
+  # Replicated: the first host reads the rows of all.
+  compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
+  placed = devices.replicate(params, mesh)
+  image = whole * cache.part_images
+  held: list[dict[str, np.ndarray]] = []
+  with stopping.Stopping() as stop, contextlib.closing(batches(image)) as made:
+    for batch in devices.put_ahead(made, mesh):
+      if stop():
+        kept = f'{image // cache.part_images} of {cache.parts()} parts of the features are kept'
+        raise stop.make_error(f'{kept}; the same command goes on there')
+      rows, mask = jax.device_get(compiled(placed, batch))
+      begin, count = 0, min(len(mask), cache.images - image)
+      while begin < count:
+        part = image // cache.part_images
+        end = min((part + 1) * cache.part_images, cache.images)  # of the part
+        taken = slice(begin, begin + min(count - begin, end - image))
+        held.append({name: array[taken][mask[taken] > 0] for name, array in rows.items()})
+        image, begin = image + taken.stop - taken.start, taken.stop
+        if image == end:
+          if not jax.process_index():
+            feature_cache.write_part(cache, part, _join(held, dtype))
+          held = []
+
+
+def _join(held: list[dict[str, np.ndarray]], dtype: str) -> dict[str, np.ndarray]:
+  """Joins batches `[B, draws, D]` to rows `[n, D]`, with a label for each."""
+  joined = {name: np.concatenate([each[name] for each in held]) for name in held[0]}
+  labels = joined.pop(feature_cache.LABEL)
+  draws = next(iter(joined.values())).shape[1]
+  with np.errstate(over='ignore'):
+    arrays = {
+      name: values.reshape(-1, values.shape[-1]).astype(dtype) for name, values in joined.items()
+    }
+  for name, values in arrays.items():
+    if not np.all(np.isfinite(values)):
+      raise feature_cache.CacheError(
+        f'{name}: features that are not finite, or too large for {dtype} (features.dtype)'
+      )
+  return {**arrays, feature_cache.LABEL: np.repeat(labels, draws, axis=0)}

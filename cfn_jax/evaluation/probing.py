@@ -1,0 +1,258 @@
+"""What the linear probe and kNN share: data, weights and views out of a config, then features.
+
+Between labelled.py, trunks.py and features.py below, and linear_probe.py, svm.py and knn.py above.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from cfn_jax.data import bad_images, pipeline
+from cfn_jax.evaluation import (
+  feature_cache,
+  features,
+  labelled,
+  runs,
+  scores,
+  trunks,
+  views,
+)
+from cfn_jax.training import devices
+from cfn_jax.training import task as tasks
+
+BASELINE = 'random'
+PRETRAINED = 'pretrained'
+Figures = dict[str, Any]
+Charts = dict[str, dict[str, dict[str, float]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """An evaluation of features, opened and checked.
+
+  Attributes:
+    execute: (workdir, what hands a task to the loop) to the figures of the runs.
+    charts: pictures: the file's name to each row's figure of each class, of those figures.
+  """
+
+  execute: Callable[[pathlib.Path, runs.Fit], Figures]
+  charts: Callable[[Mapping[str, Any]], Charts] = lambda figures: {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Extracted:
+  """The features of both splits under one set of weights."""
+
+  training: feature_cache.Features
+  testing: feature_cache.Features
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+  """Data, weights and views.
+
+  Attributes:
+    extractors: by run: `pretrained`, `random`.
+    labels: how tables call the runs.
+    origins: where the weights come from, by label.
+    views: of the training images; those of the test are single and from the centre.
+    several: an image has several classes.
+  """
+
+  data: labelled.Labelled
+  extractors: Mapping[str, features.Extractor]
+  labels: Mapping[str, str]
+  origins: Mapping[str, Any]
+  views: views.MakeViews
+  several: bool
+
+
+def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, draws: int) -> Probe:
+  """Opens data and weights.
+
+  Args:
+    crop, mirror, draws: of the training images' views; see `views.MakeViews`.
+
+  Raises:
+    ValueError: what is wrong, where, and what would be right.
+  """
+  runs.check_numbers(config)
+  model, view, made = config.model, config.views, config.features
+  if made.dtype not in features.DTYPES:
+    allowed = ', '.join(features.DTYPES)
+    raise ValueError(f"features.dtype = '{made.dtype}' is unknown: one of {allowed}")
+  if made.part_images < 1:
+    raise ValueError(f'features.part_images = {made.part_images}: at least 1')
+  if draws < 1:
+    raise ValueError(f'views.draws = {draws}: at least 1')
+  trunk = trunks.open_trunk(
+    config.weights,
+    step=config.weights_step,
+    collection=config.weights_collection,
+    init=model.init,
+    seed=config.seed,
+    width=model.width,
+    order=model.order,
+  )
+  drawn = config.weights == trunks.RANDOM
+  started = {BASELINE if drawn else PRETRAINED: trunk}
+  if config.baseline and not drawn:
+    started[BASELINE] = features.draw_baseline(trunk, model.init, seed=config.seed)
+  extractors = {
+    name: features.make_extractor(
+      each,
+      layers=tuple(config.layers),
+      view_px=view.view_px,
+      stride=model.stride,
+      kind=made.pooling,
+      dimensions=made.dimensions,
+    )
+    for name, each in started.items()
+  }
+  transform = views.MakeViews(crop, view.view_px, view.resize_px, view.resize, mirror, draws)
+  data = labelled.open_labelled(config, several=config.several, min_side_px=view.resize_px)
+  labels = {name: each.label() for name, each in started.items()}
+  return Probe(
+    data,
+    extractors,
+    labels,
+    {labels[name]: each.origin for name, each in started.items()},
+    transform,
+    config.several,
+  )
+
+
+def extract(
+  probe: Probe, name: str, config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> Extracted:
+  """Extracts the features of both splits for one run, or opens those that are there."""
+  centre = dataclasses.replace(probe.views, crop='centre', mirror=False, draws=1)
+  found = []
+  for which, split, view, limit in (
+    ('training', probe.data.training, probe.views, 0),
+    ('test', probe.data.testing, centre, config.data.val_max_images),
+  ):
+    transform = dataclasses.replace(view, labels=split.labels)
+    found.append(_extract_split(probe, name, which, split, transform, limit, config, workdir))
+  return Extracted(*found)
+
+
+def _extract_split(
+  probe: Probe,
+  name: str,
+  which: str,
+  split: labelled.Split,
+  transform: views.MakeViews,
+  limit: int,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+) -> feature_cache.Features:
+  extractor, made = probe.extractors[name], config.features
+  count = min(limit or len(split.reader.source), len(split.reader.source))
+  identity = {
+    **extractor.identity(),
+    'images fingerprint': split.fingerprint(),
+    'classes': list(probe.data.class_names),
+    'views': [transform.crop, transform.resize, transform.resize_px, transform.mirror],
+    'draws': transform.draws,
+    'seed': config.seed,
+    'on_bad_image': config.data.on_bad_image,
+    'dtype': made.dtype,
+  }
+  cache = feature_cache.open_cache(
+    workdir / 'features',
+    f'{name}-{which}',
+    identity,
+    images=count,
+    part_images=made.part_images,
+  )
+  bad = bad_images.BadImages(split.reader)
+  bad.open(workdir)
+
+  def batches(first: int) -> tasks.Batches:
+    return pipeline.make_evaluation_batches(
+      split.reader,
+      transform,
+      batch_size=config.eval_batch_size,
+      limit=count,
+      first=first,
+      loading=labelled.make_loading(config),
+      on_bad=bad,
+    )
+
+  mesh = devices.make_mesh(config.num_devices)
+  devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
+  if feature_cache.count_parts(cache) < cache.parts():
+    runs.say(f'{name}: extracting the features of {count:,} {which} images into {cache.folder}')
+  return features.extract(
+    features.make_measure(extractor),
+    extractor.params(),
+    batches,
+    cache,
+    mesh=mesh,
+    dtype=made.dtype,
+  )
+
+
+def score(
+  found: np.ndarray, labels: np.ndarray, names: tuple[str, ...], *, several: bool
+) -> Figures:
+  """Scores class scores `[n, K]` against labels: the figures and those of each class."""
+  if several:
+    area = scores.score_classes(found, labels, names)
+    points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
+    return {
+      'map': area.mean,
+      'map_11_point': points.mean,
+      'per_class': area.per_class,
+      'classes_without_figure': list(area.without),
+    }
+  ranks = scores.rank_labels(found, labels)
+  per_class = scores.score_ranks(ranks, labels, names)
+  figures: Figures = {'accuracy': float(np.mean(ranks < 1))}
+  if len(names) > 5:
+    figures['top5_accuracy'] = float(np.mean(ranks < 5))
+  return figures | {
+    'per_class': per_class.per_class,
+    'classes_without_figure': list(per_class.without),
+  }
+
+
+def make_rows(
+  found: Mapping[str, Any], labels: Mapping[str, str], layers: tuple[str, ...], *, several: bool
+) -> list[tuple[str, list[float | None]]]:
+  """Makes the rows of a table: of each run its figures by layer, in per cent."""
+  kinds = (
+    {'map': 'mAP', 'map_11_point': 'mAP, 11-point'}
+    if several
+    else {'accuracy': 'top-1', 'top5_accuracy': 'top-5'}
+  )
+  rows = []
+  for name, label in labels.items():
+    for kind, title in kinds.items():
+      values = [found[name]['layers'][layer].get(kind) for layer in layers]
+      if any(value is not None for value in values):
+        rows.append(
+          (f'{label}, {title}', [None if value is None else 100 * value for value in values])
+        )
+  return rows
+
+
+def make_charts(probe: Probe, layers: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Charts]:
+  """Builds the bar charts of each class: a picture for each layer, a row for each run."""
+
+  def charts(found: Mapping[str, Any]) -> Charts:
+    if not probe.several:
+      return {}
+    return {
+      f'average_precision_{layer}.png': {
+        label: found[name]['layers'][layer]['per_class'] for name, label in probe.labels.items()
+      }
+      for layer in layers
+    }
+
+  return charts
