@@ -41,6 +41,7 @@ setup(
     'cuda13': ['jax[cuda13]>=0.10,<0.11'],
     'tpu': ['jax[tpu]>=0.10,<0.11'],
     'torch': ['torch>=2.13,<2.14'],
+    'svm': ['scikit-learn>=1.6,<1.10'],
     'demo': PHOTOGRAPHS,
     'test': [
       *PHOTOGRAPHS,

@@ -19,8 +19,12 @@ from cfn_jax import command
 from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import (
   alexnet_to_jigsaw,
+  feature_cache,
   frozen_layers,
+  knn,
+  linear_probe,
   recognition,
+  solve,
   voc_classification,
 )
 from cfn_jax.evaluation import runs as evaluation_runs
@@ -48,6 +52,7 @@ EXPECTED = (
   OSError,
   checkpoint.CheckpointError,
   devices.BatchError,
+  feature_cache.CacheError,
   finite.NonFiniteError,
   images.BadImage,
   loading.LoadingError,
@@ -132,13 +137,35 @@ def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> 
   return figures
 
 
+def run_probe(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+  """Evaluates frozen features; returns the figures of its runs."""
+  with command.short_errors(ValueError, OSError):
+    opened = PROBES[config.task](config)
+  with command.short_errors(*EXPECTED):
+    figures = opened.execute(workdir, run)
+  if not jax.process_index():
+    for name, rows in opened.charts(figures).items():
+      class_scores.draw_class_scores(workdir / name, rows)
+    print(f'everything is in {workdir}', file=sys.stderr)
+  return figures
+
+
 EVALUATIONS = {
   'frozen_layers': frozen_layers.make_plan,
   'voc_classification': voc_classification.make_plan,
   'recognition': recognition.make_plan,
   'alexnet_to_jigsaw': alexnet_to_jigsaw.make_plan,
 }
-TASKS = {'jigsaw': run_jigsaw} | dict.fromkeys(EVALUATIONS, run_evaluation)
+PROBES = {
+  'linear_probe': linear_probe.open_evaluation,
+  'knn': knn.open_evaluation,
+  'solve': solve.open_evaluation,
+}
+TASKS = (
+  {'jigsaw': run_jigsaw}
+  | dict.fromkeys(EVALUATIONS, run_evaluation)
+  | dict.fromkeys(PROBES, run_probe)
+)
 
 
 def print_summary(made: task.Task, workdir: pathlib.Path) -> None:

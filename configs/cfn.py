@@ -38,6 +38,7 @@ def _paper() -> ml_collections.ConfigDict:
   c.num_steps = 350_000  # steps of the whole run
   c.log_every_steps = 100  # a line of metrics.jsonl every so many steps
   c.eval_every_steps = 5_000  # an evaluation every so many steps, and at the end
+  c.eval_bits = False  # True: evaluations also give bits and the share of tiles put right
   c.checkpoint_every_steps = 5_000  # a checkpoint every so many steps, and at evaluations
   c.keep_latest = 2  # newest checkpoints kept
   c.keep_best = 1  # best checkpoints by val_accuracy kept besides them

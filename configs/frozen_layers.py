@@ -59,7 +59,7 @@ def _paper() -> ml_collections.ConfigDict:
 
 
 def _small(c: ml_collections.ConfigDict) -> None:
-  """For weights of cfn.py:small: 96-px crops, and a conv1 that keeps the stride of pretraining."""
+  """For weights of cfn.py:small: crops of 112 px, 300 steps of 32, small fully connected layers."""
   training.make_small(c)
   c.num_steps = 300
   c.batch_size = 32

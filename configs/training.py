@@ -14,6 +14,7 @@ def make_config(task: str) -> ml_collections.ConfigDict:
   c = cfn.get_config().copy_and_resolve_references().unlock()
   for section in ('data', 'permutations', 'puzzle', 'model'):
     del c[section]
+  del c.eval_bits  # of the pretext task alone
   del c.init_from  # what these tasks start from is their own field
   c.task = task
   c.plateau_warning_steps = 0

@@ -16,6 +16,7 @@ ROOMS = {
   'data': {'data'},
   'jigsaw/permutation': {'jigsaw/permutation'},
   'jigsaw/puzzle': set(),
+  'jigsaw/solving': set(),
   'jigsaw/transform': {'data/pipeline', 'jigsaw/puzzle'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
@@ -24,6 +25,8 @@ ROOMS = {
   'timing': {'training', 'data', 'models', 'jigsaw', 'command'},
   'evaluation/scores': set(),
   'evaluation/tables': set(),
+  'evaluation/pooling': set(),
+  'evaluation/feature_cache': set(),
   'evaluation/views': {'data', 'jigsaw/puzzle'},
   'evaluation': {'training', 'data', 'models', 'jigsaw', 'transfer', 'evaluation'},
   'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},
@@ -54,6 +57,9 @@ LEAVES = (
   'transfer/torch_network.py',
   'evaluation/scores.py',
   'evaluation/tables.py',
+  'evaluation/pooling.py',
+  'evaluation/feature_cache.py',
+  'jigsaw/solving.py',
 )
 LOADER_MODULES = (
   'cfn_jax.jigsaw.permutations',

@@ -14,6 +14,7 @@ from cfn_jax.evaluation import (
   labelled,
   magic_init,
   runs,
+  testing,
   voc_classification,
 )
 from cfn_jax.models import alexnet
@@ -138,7 +139,7 @@ def test_averages_are_sums_of_logits_or_means_of_probabilities():
 @pytest.mark.parametrize('several', [False, True])
 def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
   names = ('a', 'b', 'c')
-  report = classifier.make_report(make_several(np.zeros((1, 3))))
+  report = testing.make_report(make_several(np.zeros((1, 3))))
   if several:
     rows = {'scores': np.full((2, 3), np.nan), 'label': np.eye(3, dtype=np.uint8)[:2]}
     with pytest.raises(ValueError, match='not finite'):
@@ -151,7 +152,7 @@ def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
 
   initial = alexnet.Initial('he', 'caffenet')
   made = Broken(alexnet.AlexNet(3), 8, RECORDS['unit'], names, False, initial)
-  evaluation = classifier.make_evaluation(
+  evaluation = testing.make_evaluation(
     made,
     None,
     classifier.views.MakeViews('whole', 8, 0, 'squash', False, draws=1),
@@ -159,7 +160,7 @@ def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
     loading=None,
     average='softmax',
     limit=0,
-    report=classifier.make_report(made),
+    report=testing.make_report(made),
   )
   rows = evaluation.measure({}, {'image': np.zeros((2, 1)), 'label': np.array([0, 2])})
   assert evaluation.report(jax.tree.map(np.asarray, rows))['val_accuracy'] == 0

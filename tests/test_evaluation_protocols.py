@@ -1,10 +1,14 @@
 """The evaluations end to end at their smallest: what they leave behind, resuming, bad input."""
 
 import json
+import os
+import subprocess
+import sys
 
 import labelled_cases
 import numpy as np
 import pytest
+import test_distributed
 import test_main
 
 from cfn_jax.evaluation import (
@@ -174,7 +178,8 @@ def test_the_frozen_layer_table_end_to_end_and_again(folders, pretrained, tmp_pa
   assert set(first) == {'conv1', 'conv5', 'random/conv1', 'random/conv5'}
   found = json.loads((tmp_path / 'results.json').read_text())
   assert found['runs'] == first and found['config']['seed'] == 0
-  label = f'{pretrained} (width 0.1)'
+  label = next(iter(found['weights']))
+  assert label.startswith(f'{pretrained} (width 0.')
   assert found['weights'][label]['arrays_sha256']
   for figures in first.values():
     assert figures['val_count'] == 15 and set(figures['per_class']['accuracy']) == {
@@ -271,6 +276,52 @@ def test_the_cfn_is_trained_on_labels_and_read_back_as_one(folders, tmp_path):
   runs.execute(recognition.make_plan(config), config, tmp_path, loop.fit)
   found = files.load_weights(tmp_path / 'cfn')
   assert found.kind == 'cfn' and found.tiles() == 9 and found.input.normalization == 'tile'
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(folders, tmp_path):
+  arguments = [
+    f'--config={labelled_cases.REPOSITORY}/configs/frozen_layers.py:small',
+    f'--config.data.root={folders}/train',
+    f'--config.data.val_root={folders}/test',
+    *('--config.weights=random', '--config.layers=(4,)', '--config.num_steps=2'),
+    *('--config.batch_size=4', '--config.eval_batch_size=4', '--config.model.width=0.1'),
+    *('--config.views.view_px=67', '--config.views.resize_px=72', '--config.test.draws=2'),
+    *('--config.model.fc6_features=8', '--config.model.fc7_features=8'),
+  ]
+  done = test_main.run(*arguments, f'--workdir={tmp_path / "one"}')
+  assert done.returncode == 0, done.stderr
+  joined = [
+    '--config.distributed.mode=explicit',
+    f'--config.distributed.coordinator=127.0.0.1:{test_distributed.free_port()}',
+    '--config.distributed.num_processes=2',
+  ]
+  environment = os.environ | {
+    'XLA_FLAGS': '--xla_force_host_platform_device_count=1',
+    'PYTHONPATH': str(labelled_cases.REPOSITORY),
+  }
+  processes = [
+    subprocess.Popen(
+      [
+        *(sys.executable, '-m', 'cfn_jax.main', *arguments, *joined),
+        *(f'--config.distributed.process_id={index}', f'--workdir={tmp_path / "two"}'),
+      ],
+      env=environment,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for index in range(2)
+  ]
+  with test_distributed.ended(processes):
+    printed = [process.communicate(timeout=240)[0] for process in processes]
+  assert [process.returncode for process in processes] == [0, 0], printed
+  one, two = (
+    json.loads((tmp_path / name / 'results.json').read_text())['runs']['conv4']
+    for name in ('one', 'two')
+  )
+  assert two['val_count'] == 15 and two['per_class'] == one['per_class']
+  assert 'K = 4' in printed[0] and 'K = 4' not in printed[1]  # the first host prints
 
 
 # ---- bad input

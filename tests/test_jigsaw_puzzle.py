@@ -251,8 +251,8 @@ def test_given_labels_are_shown_and_not_drawn():
     made = puzzle.sample_puzzle(image, SMALL, permutations, pipeline.make_rng(0, 0), labels=labels)
     assert made.labels.tolist() == labels.tolist()
     reading = puzzle.sample_puzzle(image, SMALL, IDENTITY, pipeline.make_rng(0, 0), labels=[0])
-    order = permutations[13] if len(labels) == 1 else np.arange(9)
-    assert (made.tiles == reading.tiles[order]).all()
+    permutation = permutations[13] if len(labels) == 1 else np.arange(9)
+    assert (made.tiles == reading.tiles[permutation]).all()
 
 
 # Shuffling.

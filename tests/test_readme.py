@@ -10,7 +10,14 @@ import pytest
 import test_main
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ('README.md', 'docs/data.md', 'docs/permutations.md', 'docs/weights.md', 'CONTRIBUTING.md')
+PAGES = (
+  'README.md',
+  'docs/data.md',
+  'docs/evaluation.md',
+  'docs/permutations.md',
+  'docs/weights.md',
+  'CONTRIBUTING.md',
+)
 
 
 def _commands(page):

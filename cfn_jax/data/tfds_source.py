@@ -79,9 +79,7 @@ class TfdsSource:
         f'TFDS data set {dataset} has no feature {missing[0]!r}; it has '
         f'{", ".join(builder.info.features)}'
       )
-    opened = builder.as_data_source(
-      split=split, decoders={self._image_key: decode.SkipDecoding()}
-    )
+    opened = builder.as_data_source(split=split, decoders={self._image_key: decode.SkipDecoding()})
     examples = (opened[int(place)] for place in self._positions)
     return builder.info.features, ({key: each[key] for key in keys} for each in examples)
 

@@ -14,7 +14,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
-import numpy as np
 import optax
 
 from cfn_jax.data import bad_images, pipeline
@@ -26,7 +25,6 @@ from cfn_jax.transfer import surgery
 from cfn_jax.transfer import weights as weights_lib
 
 Params = dict[str, Any]
-AVERAGES = ('logits', 'softmax')
 # What decides what training does, besides the data and the network.
 SOLVER = (
   'solver',
@@ -168,91 +166,6 @@ def make_loss(
     return total / count, {'loss': total, 'correct': right, 'count': count}
 
   return loss
-
-
-def make_evaluation(
-  classifier: Classifier,
-  split: labelled.Split,
-  transform: views.MakeViews,
-  *,
-  batch_size: int,
-  loading: pipeline.Loading,
-  average: str,
-  limit: int,
-  report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]],
-  on_bad: Callable[[int], None] | None = None,
-) -> tasks.RowEvaluation:
-  """Builds a pass over a split: rows of `scores` and `label`, or of `rank` and `label`.
-
-  Args:
-    transform: of the test; its `draws` views of an image are averaged.
-    average: 'logits' or 'softmax'.
-    limit: the first so many images; 0: all.
-
-  Raises:
-    ValueError: an unknown average, or one that several classes do not have.
-  """
-  if average not in AVERAGES or (classifier.several and average != 'logits'):
-    allowed = 'logits' if classifier.several else ' or '.join(AVERAGES)
-    raise ValueError(f"test.average = '{average}': {allowed}")
-  if transform.draws < 1:
-    raise ValueError(f'test.draws = {transform.draws}: at least 1')
-
-  def batches() -> tasks.Batches:
-    return pipeline.make_evaluation_batches(
-      split.reader, transform, batch_size=batch_size, limit=limit, loading=loading, on_bad=on_bad
-    )
-
-  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
-    found, label = classifier.average(params, batch['image'], average), batch['label']
-    if classifier.several:
-      return {'scores': found, 'label': label}
-    own = jnp.take_along_axis(found, label[:, None], axis=1)
-    rank = jnp.sum(found >= own, axis=1) - 1  # ties count against it
-    good = jnp.all(jnp.isfinite(found), axis=1)
-    return {'rank': jnp.where(good, rank, found.shape[1]), 'label': label}
-
-  return tasks.RowEvaluation(batches, measure, report)
-
-
-def make_report(
-  classifier: Classifier, *, detailed: bool = False
-) -> Callable[[Mapping[str, np.ndarray]], dict[str, Any]]:
-  """Builds what turns the rows of a pass into figures.
-
-  Args:
-    detailed: with the figure of each class, and the classes that have none.
-  """
-  names = classifier.class_names
-
-  def report(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    count = len(rows['label'])
-    if classifier.several:
-      area = scores.score_classes(rows['scores'], rows['label'], names)
-      points = scores.score_classes(
-        rows['scores'], rows['label'], names, scores.eleven_point_precision
-      )
-      figures: dict[str, Any] = {'val_map': area.mean, 'val_map_11_point': points.mean}
-      details: dict[str, Any] = {
-        'average_precision': area.per_class,
-        'average_precision_11_point': points.per_class,
-        'positives': dict(zip(names, np.sum(rows['label'] == 1, axis=0).tolist())),
-      }
-    else:
-      area = scores.score_ranks(rows['rank'], rows['label'], names)
-      figures = {'val_accuracy': float(np.mean(rows['rank'] < 1))}
-      if len(names) > 5:
-        figures['val_top5_accuracy'] = float(np.mean(rows['rank'] < 5))
-      details = {
-        'accuracy': area.per_class,
-        'images': dict(zip(names, np.bincount(rows['label'], minlength=len(names)).tolist())),
-      }
-    figures['val_count'] = count
-    if detailed:
-      figures |= {'per_class': details, 'classes_without_figure': list(area.without)}
-    return figures
-
-  return report
 
 
 def report_training(sums: Mapping[str, float]) -> dict[str, float]:

@@ -108,6 +108,11 @@ class Extractor:
       'pooling': self.pooling,
       'dimensions': self.dimensions,
       'view_px': self.view_px,
+      'channels': {
+        name: self.placed.params['conv5' if name == 'pool5' else name]['kernel'].shape[-1]
+        for name in self.layers
+        if name in MAPS
+      },
     }
 
 
@@ -142,7 +147,9 @@ def make_extractor(
   placed = trunks.place_trunk(trunk, stride=stride)
   alexnet.check_input_size(view_px + 2 * placed.padding, stride)
   weights = trunk.weights
-  needed = CONNECTED[: max((CONNECTED.index(each) + 1 for each in layers if each in CONNECTED), default=0)]
+  needed = CONNECTED[
+    : max((CONNECTED.index(each) + 1 for each in layers if each in CONNECTED), default=0)
+  ]
   missing = [name for name in needed if name not in weights.params]
   if missing:
     raise weights_lib.WeightsError(
@@ -160,8 +167,8 @@ def make_extractor(
     side = surgery.geometry.pool5_side(view_px, stride=stride, padding=weights.padding)
     if side != weights.pool5_side():
       raise weights_lib.WeightsError(
-        f'{trunk.name}: fc6 is for a pool5 of {weights.pool5_side()} x {weights.pool5_side()}, views '
-        f'of {view_px} px at stride {stride} give {side} x {side}'
+        f'{trunk.name}: fc6 is for a pool5 of side {weights.pool5_side()}, views of {view_px} px '
+        f'at stride {stride} give one of side {side}'
       )
   return Extractor(placed, weights, trunk.digest, layers, view_px, kind, dimensions)
 
@@ -171,7 +178,7 @@ def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
   weights = trunk.weights
   drawn = trunks.draw_trunk(init, seed=seed, like=weights, order=weights.order)
   connected = {name: weights.params[name] for name in CONNECTED if name in weights.params}
-  if not connected or len(connected) < 2 and weights.tiles() > 1:
+  if not connected:
     return drawn
   initial = alexnet.Initial(init, weights.order)
   params = {**drawn.weights.params, **alexnet.draw_parameters(connected, initial, seed=seed)}
@@ -198,7 +205,11 @@ def make_measure(extractor: Extractor) -> Measure:
     images = batch['image']
     found = jax.lax.map(lambda views: extractor(params, views), images.swapaxes(0, 1))
     rows = {name: values.swapaxes(0, 1) for name, values in found.items()}  # [B, draws, D]
-    return {**rows, feature_cache.LABEL: batch['label']}
+    label = batch['label'][:, None]  # of all its views
+    return {
+      **rows,
+      feature_cache.LABEL: jnp.broadcast_to(label, (*images.shape[:2], *label.shape[2:])),
+    }
 
   return measure
 
@@ -215,7 +226,8 @@ def extract(
   """Fills a cache from where it ends, and opens it; one that is whole is only opened.
 
   Args:
-    measure: compiled; (params, batch) to float `[B, draws, D]` for each layer, and `label`.
+    measure: compiled; (params, batch) to float `[B, draws, D]` for each layer, and `label`
+      `[B, draws]` or `[B, draws, K]`.
     batches: starts a pass at an image; each batch has a `mask`, 0 for rows that are no image.
     dtype: what is written, one of `DTYPES`.
 
@@ -273,15 +285,13 @@ def _fill(
 def _join(held: list[dict[str, np.ndarray]], dtype: str) -> dict[str, np.ndarray]:
   """Joins batches `[B, draws, D]` to rows `[n, D]`, with a label for each."""
   joined = {name: np.concatenate([each[name] for each in held]) for name in held[0]}
-  labels = joined.pop(feature_cache.LABEL)
-  draws = next(iter(joined.values())).shape[1]
+  arrays = {name: values.reshape(-1, *values.shape[2:]) for name, values in joined.items()}
+  labels = arrays.pop(feature_cache.LABEL)
   with np.errstate(over='ignore'):
-    arrays = {
-      name: values.reshape(-1, values.shape[-1]).astype(dtype) for name, values in joined.items()
-    }
+    arrays = {name: values.astype(dtype) for name, values in arrays.items()}
   for name, values in arrays.items():
     if not np.all(np.isfinite(values)):
       raise feature_cache.CacheError(
         f'{name}: features that are not finite, or too large for {dtype} (features.dtype)'
       )
-  return {**arrays, feature_cache.LABEL: np.repeat(labels, draws, axis=0)}
+  return {**arrays, feature_cache.LABEL: labels}

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import ml_collections
 
-from cfn_jax.evaluation import classifier, labelled, runs, tables, trunks, views
+from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks, views
 from cfn_jax.models import alexnet
 from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
@@ -99,10 +99,10 @@ def make_run(
     locked=locked,
   )
   views_of = views.MakeViews('random', view.view_px, view.resize_px, view.resize, view.mirror)
-  testing = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
+  test_views = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
 
   def evaluate(transform: views.MakeViews, **more: Any) -> Any:
-    return classifier.make_evaluation(
+    return testing.make_evaluation(
       made,
       data.testing,
       transform,
@@ -121,7 +121,7 @@ def make_run(
     data,
     name='frozen_layers',
     train_views=views_of,
-    evaluation=lambda on_bad: evaluate(centre, report=classifier.make_report(made), on_bad=on_bad),
+    evaluation=lambda on_bad: evaluate(centre, report=testing.make_report(made), on_bad=on_bad),
     fingerprint={'weights': trunk.digest, 'stride': model.stride, 'dropout': model.dropout},
     summary=[
       ('run', f'{trunk.label()}: {", ".join(locked)} locked, the rest drawn ({model.init})'),
@@ -133,7 +133,7 @@ def make_run(
   return runs.Run(
     name,
     task,
-    evaluate(testing, report=classifier.make_report(made, detailed=True)),
+    evaluate(test_views, report=testing.make_report(made, detailed=True)),
     {'test': test.to_dict(), 'test images shown': data.shown(config.data.val_max_images)},
   )
 

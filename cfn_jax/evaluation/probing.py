@@ -18,6 +18,7 @@ from cfn_jax.evaluation import (
   labelled,
   runs,
   scores,
+  tables,
   trunks,
   views,
 )
@@ -198,20 +199,20 @@ def _extract_split(
   )
 
 
-def score(
-  found: np.ndarray, labels: np.ndarray, names: tuple[str, ...], *, several: bool
-) -> Figures:
-  """Scores class scores `[n, K]` against labels: the figures and those of each class."""
-  if several:
-    area = scores.score_classes(found, labels, names)
-    points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
-    return {
-      'map': area.mean,
-      'map_11_point': points.mean,
-      'per_class': area.per_class,
-      'classes_without_figure': list(area.without),
-    }
-  ranks = scores.rank_labels(found, labels)
+def score(found: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> Figures:
+  """Scores class scores `[n, K]` of images of several classes: means, and each class."""
+  area = scores.score_classes(found, labels, names)
+  points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
+  return {
+    'map': area.mean,
+    'map_11_point': points.mean,
+    'per_class': area.per_class,
+    'classes_without_figure': list(area.without),
+  }
+
+
+def score_ranks(ranks: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> Figures:
+  """Scores the ranks `[n]` of the labels of images of one class: top-1, top-5, and each class."""
   per_class = scores.score_ranks(ranks, labels, names)
   figures: Figures = {'accuracy': float(np.mean(ranks < 1))}
   if len(names) > 5:
@@ -224,14 +225,14 @@ def score(
 
 def make_rows(
   found: Mapping[str, Any], labels: Mapping[str, str], layers: tuple[str, ...], *, several: bool
-) -> list[tuple[str, list[float | None]]]:
+) -> list[tables.Row]:
   """Makes the rows of a table: of each run its figures by layer, in per cent."""
   kinds = (
     {'map': 'mAP', 'map_11_point': 'mAP, 11-point'}
     if several
     else {'accuracy': 'top-1', 'top5_accuracy': 'top-5'}
   )
-  rows = []
+  rows: list[tables.Row] = []
   for name, label in labels.items():
     for kind, title in kinds.items():
       values = [found[name]['layers'][layer].get(kind) for layer in layers]

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import ml_collections
 
-from cfn_jax.evaluation import classifier, labelled, runs, tables, views
+from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
 from cfn_jax.models import alexnet, cfn
 from cfn_jax.transfer import weights as weights_lib
 
@@ -39,10 +39,10 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     views_of, crop='whole' if view.crop == 'whole' else 'centre', mirror=False, draws=1
   )
   # All draws of a whole image are alike, but for their mirroring.
-  testing = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
+  test_views = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
 
   def evaluate(transform: views.MakeViews, **more: Any) -> Any:
-    return classifier.make_evaluation(
+    return testing.make_evaluation(
       made,
       data.testing,
       transform,
@@ -59,7 +59,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     data,
     name='recognition',
     train_views=views_of,
-    evaluation=lambda on_bad: evaluate(once, report=classifier.make_report(made), on_bad=on_bad),
+    evaluation=lambda on_bad: evaluate(once, report=testing.make_report(made), on_bad=on_bad),
     fingerprint={f'model.{name}': value for name, value in model.to_dict().items()},
     summary=[
       ('training', data.training.reader.source.description),
@@ -67,12 +67,12 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
       ('network', f'{model.name}, {alexnet.count_parameters(made.shapes()):,} parameters'),
     ],
   )
-  detailed = classifier.make_report(made, detailed=True)
+  detailed = testing.make_report(made, detailed=True)
   settings = {'test images shown': data.shown(config.data.val_max_images)}
   final = runs.Run(model.name, task, evaluate(once, report=detailed), settings)
   several = dataclasses.replace(
     final,
-    also={'several_views': evaluate(testing, report=detailed)},
+    also={'several_views': evaluate(test_views, report=detailed)},
     settings={**settings, 'test': test.to_dict()},
   )
   return runs.Plan(

@@ -66,8 +66,7 @@ def eleven_point_precision(
   precision, recall = _curve(scores, labels, tie_margin)
   if not len(recall):
     return math.nan
-  # Recall is a fraction of whole numbers: 0.3 of 10 must not be missed for its last bit.
-  best = [np.max(precision[recall >= t / 10 - 1e-12], initial=0.0) for t in range(11)]
+  best = [np.max(precision[recall >= t / 10], initial=0.0) for t in range(11)]
   return float(np.mean(best))
 
 

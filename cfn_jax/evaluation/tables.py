@@ -7,6 +7,7 @@ import rich.box
 import rich.console
 import rich.table
 
+WIDEST = 500  # characters; a table takes no more than it needs
 Row = tuple[str, Sequence[float | int | str | None]]
 
 
@@ -28,7 +29,10 @@ def show(
     for label, values in rows:
       table.add_row(label, *map(write_figure, values))
     table.add_section()
-  rich.console.Console(width=None, soft_wrap=True).print(table)
+  console = rich.console.Console()
+  if not console.is_terminal:  # a file has no width into which names would have to be cut
+    console = rich.console.Console(width=WIDEST)
+  console.print(table)
 
 
 def write_figure(value: float | int | str | None) -> str:

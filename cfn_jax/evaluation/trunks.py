@@ -46,7 +46,7 @@ class Trunk:
 
   def label(self) -> str:
     """Names the trunk in a table; one that is not as wide as AlexNet is marked so."""
-    return self.name if self.width == 1 else f'{self.name} (width {self.width:g})'
+    return self.name if self.width == 1 else f'{self.name} (width {self.width:.3g})'
 
 
 def load_trunk(path: str, *, step: str, collection: str) -> Trunk:

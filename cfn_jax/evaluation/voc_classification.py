@@ -13,9 +13,18 @@ from typing import Any
 import jax.numpy as jnp
 import ml_collections
 
-from cfn_jax.evaluation import classifier, labelled, magic_init, runs, tables, trunks, views
+from cfn_jax.evaluation import (
+  classifier,
+  labelled,
+  magic_init,
+  runs,
+  tables,
+  testing,
+  trunks,
+  views,
+)
 from cfn_jax.models import alexnet
-from cfn_jax.transfer import networks, surgery
+from cfn_jax.transfer import geometry, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 # Mean average precision on VOC2007, everything trained.
@@ -85,10 +94,10 @@ def make_run(
   made = make_classifier(config, data, trunk, drawn=name == BASELINE)
   view = views.MakeViews('scaled', config.views.view_px, 0, 'squash', config.views.mirror)
   training = dataclasses.replace(view, labels=data.training.labels)
-  testing = dataclasses.replace(view, labels=data.testing.labels, draws=config.test.draws)
+  test_views = dataclasses.replace(view, labels=data.testing.labels, draws=config.test.draws)
 
   def evaluate(transform: views.MakeViews, **more: Any) -> Any:
-    return classifier.make_evaluation(
+    return testing.make_evaluation(
       made,
       data.testing,
       transform,
@@ -99,7 +108,8 @@ def make_run(
       **more,
     )
 
-  trains = ', '.join(each for each in made.shapes() if each not in made.locked)
+  trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
+  taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
   task = classifier.make_task(
     config,
     made,
@@ -107,7 +117,7 @@ def make_run(
     name='voc_classification',
     train_views=training,
     evaluation=lambda on_bad: evaluate(
-      dataclasses.replace(testing, draws=1), report=classifier.make_report(made), on_bad=on_bad
+      dataclasses.replace(test_views, draws=1), report=testing.make_report(made), on_bad=on_bad
     ),
     fingerprint={
       'weights': trunk.digest,
@@ -116,7 +126,7 @@ def make_run(
       'dropout': config.model.dropout,
     },
     summary=[
-      ('run', f'{trunk.label()}: {", ".join(made.loaded)} loaded; {trains} trained'),
+      ('run', f'{trunk.label()}: {taken}{trains} trained'),
       ('training', data.training.reader.source.description),
       ('test', data.testing.reader.source.description),
       (
@@ -128,7 +138,7 @@ def make_run(
   return runs.Run(
     name,
     task,
-    evaluate(testing, report=classifier.make_report(made, detailed=True)),
+    evaluate(test_views, report=testing.make_report(made, detailed=True)),
     {'draws': config.test.draws, 'test images shown': data.shown(config.data.val_max_images)},
   )
 
@@ -200,7 +210,7 @@ def find_connected(
   """Gives fc6 and fc7 of an AlexNet that saw images of this size; {} where there are none."""
   if weights.kind != 'alexnet' or 'fc7' not in weights.params:
     return {}
-  side = surgery.geometry.pool5_side(px, stride=stride, padding=weights.padding)
+  side = geometry.pool5_side(px, stride=stride, padding=weights.padding)
   if weights.pool5_side() != side:
     return {}
   return {name: weights.params[name] for name in ('fc6', 'fc7')}
@@ -209,7 +219,7 @@ def find_connected(
 def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str], trained: str) -> None:
   """Prints the mean of each run, each class's figures, and the paper's row."""
   first = figures[next(iter(figures))]
-  columns = [f'{label}, {kind}' for label in labels.values() for kind in ('area', '11-point')]
+  columns = [f'{run}, {kind}' for run in labels for kind in ('area', '11-point')]
   kinds = ('average_precision', 'average_precision_11_point')
 
   def row(name: str) -> list[float | None]:
@@ -229,7 +239,8 @@ def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str], trained
   over = f'mean over {len(per_class) - len(absent)} classes'
   published = [(f'paper, VOC2007, all: {name}', [value]) for name, value in PAPER.items()]
   tables.show(
-    f'Average precision in %, {first["val_count"]:,} test images, trained: {trained}',
+    f'Average precision in %, {first["val_count"]:,} test images, trained: {trained}; '
+    + '; '.join(f'{run}: {label}' for run, label in labels.items() if run != label),
     columns,
     [per_class, [(over, means)], published],
     caption=f'without a positive, not in the mean: {", ".join(absent)}' if absent else '',

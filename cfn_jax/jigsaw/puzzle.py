@@ -121,8 +121,8 @@ def sample_puzzle(
   if greyed:
     crop = make_grey(crop)
   shift = 0 if greyed or is_grey(crop) else geometry.channel_shift_px
-  order = permutations[labels[0]] if len(labels) == 1 else None
-  tiles = sample_tiles(crop, geometry, rng, channel_shift_px=shift, order=order)
+  permutation = permutations[labels[0]] if len(labels) == 1 else None
+  tiles = sample_tiles(crop, geometry, rng, channel_shift_px=shift, permutation=permutation)
   return Puzzle(tiles, labels, crop)
 
 
@@ -166,13 +166,14 @@ def sample_tiles(
   rng: np.random.Generator,
   *,
   channel_shift_px: int,
-  order: np.ndarray | None = None,
+  permutation: np.ndarray | None = None,
 ) -> np.ndarray:
   """Cuts one tile out of each cell: uint8 `[T, h, w, 3]`.
 
   A tile's offset is uniform on 0 .. cell - tile; each channel's shift is uniform on those of
   -shift .. shift that keep its window inside the cell, so that every channel shows real pixels of
-  its own cell and all shifts occur. Tile i is that of cell `order[i]`, by default in reading order.
+  its own cell and all shifts occur. Tile i is that of cell `permutation[i]`, by default in reading
+  order.
   """
   grid, cell, tile = geometry.grid, geometry.cell_px, geometry.tile_px
   spare = cell - tile
@@ -187,8 +188,8 @@ def sample_tiles(
   margins = np.array([(side - grid * cell) // 2 for side in crop.shape[:2]])
   cells = np.stack(np.divmod(np.arange(geometry.tiles), grid), axis=-1)  # [T, (row, column)]
   corners = margins + cells[:, None] * cell + offsets
-  if order is not None:
-    corners = corners[order]
+  if permutation is not None:
+    corners = corners[permutation]
   tiles = np.empty((geometry.tiles, tile, tile, 3), np.uint8)
   for cut, channels in zip(tiles, corners.tolist()):
     if len(channels) == 1:

@@ -4,6 +4,7 @@ Paper, sections 3 and 4. Closes over what pretext.py reads from the config, and 
 `training/task.py` asks for.
 """
 
+import functools
 import math
 import pathlib
 from collections.abc import Mapping
@@ -12,11 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 import optax
 
 from cfn_jax.data import bad_images, pipeline
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import solving
 from cfn_jax.models import alexnet
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
@@ -50,6 +53,18 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
       'squares': jnp.sum(jnp.square(shares) * mask),
     }
 
+  def measure_rows(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    logits, labels = pretext.logits(params, batch), batch['label']
+    if puzzles == 1:
+      logits, labels = logits[:, None], labels[:, None]  # [B, 1, N], [B, 1]
+    cells = solving.make_positions(pretext.permutations)  # [N, T, T]
+    return {
+      'label': labels,
+      'loss': optax.softmax_cross_entropy_with_integer_labels(logits, labels),
+      'correct': jnp.argmax(logits, axis=-1) == labels,
+      'positions': jnp.einsum('bkn,nij->bkij', jax.nn.softmax(logits), cells),
+    }
+
   def train_batches(start: int, stop: int) -> tasks.Batches:
     return pipeline.make_training_batches(
       pretext.training,
@@ -72,6 +87,12 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
       on_bad=bad_validation,
     )
 
+  evaluation: tasks.Evaluation | tasks.RowEvaluation
+  evaluation = tasks.Evaluation(validation_batches, measure, _report_validation)
+  if config.eval_bits:
+    report_rows = functools.partial(_report_rows, pretext.permutations)
+    evaluation = tasks.RowEvaluation(validation_batches, measure_rows, report_rows)
+
   def record(workdir: pathlib.Path) -> None:
     if loading.host == 0:
       permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.permutations)
@@ -89,7 +110,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     records=lambda step: pretext.training.names(
       range(step // group * config.batch_size, (step // group + 1) * config.batch_size)
     ),
-    evaluations={'val': tasks.Evaluation(validation_batches, measure, _report_validation)},
+    evaluations={'val': evaluation},
     best='val_accuracy',
     labels=optimizer.label_parameters,
     examples={'puzzles': config.batch_size * puzzles, 'images': config.batch_size},
@@ -192,3 +213,24 @@ def _report_validation(sums: Mapping[str, float]) -> dict[str, float]:
     'val_accuracy_high': high,
     'val_count': round(sums['count']),
   }
+
+
+def _report_rows(permutations: np.ndarray, rows: Mapping[str, np.ndarray]) -> dict[str, float]:
+  """Gives the same figures of rows `[images, k]`, and bits and the share of tiles put right."""
+  shares = rows['correct'].mean(axis=1)
+  figures = _report_validation(
+    {
+      'loss': float(np.sum(rows['loss'], dtype=np.float64)),
+      'correct': float(np.sum(rows['correct'])),
+      'count': float(rows['correct'].size),
+      'images': float(len(shares)),
+      'shares': float(np.sum(shares)),
+      'squares': float(np.sum(np.square(shares))),
+    }
+  )
+  positions = rows['positions'].reshape(-1, *rows['positions'].shape[2:])
+  tiles = math.nan
+  if np.all(np.isfinite(positions)):
+    tiles, _ = solving.score_tiles(positions, permutations[rows['label'].reshape(-1)])
+  bits = solving.count_bits(len(permutations), figures['val_loss'])
+  return figures | {'val_bits': bits, 'val_tile_accuracy': tiles}

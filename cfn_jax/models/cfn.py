@@ -122,7 +122,7 @@ class Stacked(nn.Module):
 
 def permute_tiles(features: Array, permutations: Array) -> Array:
   """Makes k puzzles of each image's tiles: `[B, T, D]`, int32 `[B, k, T]` to `[B, k, T, D]`."""
-  return jax.vmap(lambda tiles, orders: tiles[orders])(features, permutations)
+  return jax.vmap(lambda tiles, rows: tiles[rows])(features, permutations)
 
 
 def predict(model: nn.Module, params: Any, tiles: Array) -> Array:

@@ -32,8 +32,8 @@ def draw_puzzles(path: pathlib.Path, shown: Sequence[Shown], permutations: np.nd
     left.imshow(one.crop)
     left.set_title(_shorten(one.name), fontsize=7)
     right.imshow(lay_out(one.tiles))
-    order = ' '.join(str(int(tile)) for tile in permutations[one.label])
-    right.set_title(f'label {one.label}:  {order}', fontsize=7)
+    permutation = ' '.join(str(int(tile)) for tile in permutations[one.label])
+    right.set_title(f'label {one.label}:  {permutation}', fontsize=7)
   _save(figure, path)
 
 

@@ -126,15 +126,15 @@ class Report:
 
   def __str__(self) -> str:
     count = f'{len(self.loaded)}/{len(self.loaded)} arrays'
-    parts = [f'{_span(self.loaded)} loaded ({count})']
+    parts = [f'{name_layers(self.loaded)} loaded ({count})']
     if self.new:
-      parts.append(f'{_span(self.new)} new')
+      parts.append(f'{name_layers(self.new)} new')
     text = ', '.join(parts)
-    return f'{text}; {_span(self.left_over)} left over' if self.left_over else text
+    return f'{text}; {name_layers(self.left_over)} left over' if self.left_over else text
 
 
-def _span(arrays: Iterable[str]) -> str:
-  """Names the layers of some arrays: 'conv1..conv5', 'fc6, fc7'."""
+def name_layers(arrays: Iterable[str]) -> str:
+  """Names the layers of some arrays, or layers: 'conv1..conv5', 'fc6, fc7'."""
   layers = list(dict.fromkeys(name.split('/')[0] for name in arrays))
   convolutions = [name for name in weights_lib.CONVOLUTIONS if name in layers]
   whole = tuple(convolutions) == weights_lib.CONVOLUTIONS[: len(convolutions)]

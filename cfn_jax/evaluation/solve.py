@@ -1,0 +1,379 @@
+"""How well a CFN solves puzzles, in figures that compare across permutation sets.
+
+Bits of information about the permutation; tiles right, after the best assignment of tiles to cells;
+puzzles of permutations that are not in the set; and what the product of single tiles' positions
+solves (paper, section 3.1, second equation; positions.py): the gap between that and the network is
+what it knows from comparing tiles, the rest is absolute position. On any checkpoint, with the
+config and the permutation set that it was trained with.
+"""
+
+import copy
+import dataclasses
+import itertools
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+
+from cfn_jax.data import pipeline
+from cfn_jax.evaluation import (
+  inputs,
+  labelled,
+  linear_probe,
+  positions,
+  probing,
+  runs,
+  tables,
+  trunks,
+)
+from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import solving, transform
+from cfn_jax.models import alexnet
+from cfn_jax.training import devices, scoring, stopping
+from cfn_jax.training import task as tasks
+from cfn_jax.transfer import checkpoints, files, networks
+from cfn_jax.transfer import weights as weights_lib
+
+ENUMERATED = 8  # tiles; so many permutations can be listed
+DATA = ('source', 'root', 'split', 'val_root', 'val_split', 'val_fraction')
+
+
+@dataclasses.dataclass(frozen=True)
+class Solver:
+  """A CFN and its puzzles, opened and checked.
+
+  Attributes:
+    own: the config that it was trained with, the images being those of the evaluation.
+    permutations: its set, uint8 `[N, T]`.
+    outside: permutations that are not in it; empty where there are none.
+    readers: `training` and `validation`.
+    started: weights by run: `pretrained`, `random`.
+  """
+
+  own: ml_collections.ConfigDict
+  permutations: np.ndarray
+  outside: np.ndarray
+  readers: Mapping[str, pipeline.Reader]
+  started: Mapping[str, weights_lib.Weights]
+
+  @property
+  def tiles(self) -> int:
+    """Gives T."""
+    return int(self.permutations.shape[1])
+
+  def visits(self, shown: np.ndarray, puzzles: int) -> transform.MakePuzzle:
+    """Makes what puzzles of some permutations are cut by; tiles stay in reading order."""
+    return transform.MakePuzzle(
+      geometry=transform.make_geometry(self.own),
+      permutations=shown,
+      puzzles=min(puzzles, len(shown)),
+      fixed_per_image=0,
+      seed=self.own.seed,
+    )
+
+
+def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
+  """Opens the checkpoint and the images.
+
+  Raises:
+    ValueError: what is wrong, where, and what would be right.
+  """
+  c = config.solve
+  runs.check_numbers(config)
+  linear_probe.check_standard(config.probe.standardize)
+  if c.puzzles_per_image < 2:
+    raise ValueError(f'solve.puzzles_per_image = {c.puzzles_per_image}: at least 2')
+  if c.train_visits < 0 or c.outside_permutations < 2:
+    raise ValueError('solve.train_visits: at least 0; solve.outside_permutations: at least 2')
+  if config.features.part_images < 1 or config.features.part_images % config.eval_batch_size:
+    raise ValueError(
+      f'features.part_images = {config.features.part_images}: a multiple of eval_batch_size = '
+      f'{config.eval_batch_size}'
+    )
+  solver = open_solver(config)
+  labels = {'pretrained': config.weights, 'random': 'random'}
+  origin = weights_lib.json_ready(dict(solver.started['pretrained'].origin))
+  origin.pop('permutations', None)
+
+  def execute(workdir: pathlib.Path, fit: runs.Fit) -> dict[str, Any]:
+    found = {
+      name: run(config, solver, name, workdir / name, fit, label=labels[name])
+      for name in solver.started
+    }
+    origins = {config.weights: origin}
+    runs.write_results(config, workdir, found, origins=origins, published={})
+    if not jax.process_index():
+      show(found, solver, labels)
+    return found
+
+  return probing.Evaluation(execute)
+
+
+def open_solver(config: ml_collections.ConfigDict) -> Solver:
+  """Opens a checkpoint with its own config and permutation set, and its images or others."""
+  path = config.weights
+  if not path:
+    raise ValueError('weights is empty: a workdir, a step or a folder of weights of a CFN')
+  weights = files.load_weights(path, step=config.weights_step, collection=config.weights_collection)
+  if weights.kind != 'cfn' or set(weights.layers()) != set(weights_lib.LAYERS):
+    raise weights_lib.WeightsError(
+      f'{path}: these weights ({weights.kind}: {", ".join(weights.layers())}) solve no puzzles: '
+      'all layers of a CFN are needed'
+    )
+  permutations = find_permutations(weights, path)
+  own = complete_config(weights.origin.get('config'), config, path)
+  pretexts.check_numbers(own)
+  training, validation = pretexts.open_data(own)
+  for which, source in (('training', training), ('validation', validation)):
+    if not len(source):
+      raise ValueError(f'{source.description}: there are no {which} images')
+  readers = {
+    which: pipeline.Reader(
+      source,
+      seed=own.seed,
+      min_side_px=own.puzzle['crop_px' if own.puzzle.crop_mode == 'whole' else 'resize_px'],
+      on_bad_image=own.data.on_bad_image,
+    )
+    for which, source in (('training', training), ('validation', validation))
+  }
+  started = {'pretrained': weights}
+  if config.baseline:
+    initial = alexnet.Initial(own.model.init, weights.order)
+    drawn = alexnet.draw_parameters(weights.params, initial, seed=config.seed)
+    started['random'] = weights.replace(params=drawn)
+  outside = draw_outside(permutations, config.solve.outside_permutations, seed=config.seed)
+  return Solver(own, permutations, outside, readers, started)
+
+
+def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
+  """Gives the permutation set of a network, uint8 `[N, T]`.
+
+  Raises:
+    WeightsError: it is not there, or is not the one that the network was trained with.
+  """
+  rows = weights.origin.get('permutations')
+  if not rows:
+    raise weights_lib.WeightsError(
+      f'{path}: the permutation set is not there; a workdir keeps it in permutations.npy'
+    )
+  found = np.array(rows, np.int64).reshape(len(rows), -1)
+  tiles, count = weights.tiles(), weights.params['fc8']['kernel'].shape[1]
+  if found.shape != (count, tiles) or not np.all(np.sort(found, axis=1) == np.arange(tiles)):
+    raise weights_lib.WeightsError(
+      f'{path}: the permutation set is {len(found)} x {found.shape[1]}, the network is for '
+      f'{count} permutations of {tiles} tiles'
+    )
+  permutations = found.astype(np.uint8)
+  wanted = weights.origin.get('fingerprint', {}).get('permutation set', '')
+  if wanted and permutation_sets.fingerprint(permutations) != wanted:
+    raise weights_lib.WeightsError(
+      f'{path}: permutations.npy is not the set that the network was trained with'
+    )
+  return permutations
+
+
+def complete_config(
+  saved: Any, config: ml_collections.ConfigDict, path: str
+) -> ml_collections.ConfigDict:
+  """Gives the config of a network's training, with the images that `config.data` names, if any.
+
+  Fields that an older version did not have are those of `config`.
+  """
+  if not isinstance(saved, Mapping) or not {'puzzle', 'model', 'data'} <= set(saved):
+    raise weights_lib.WeightsError(f'{path}: the config of its training is not there')
+  d = config.data
+  values = {**config.to_dict(), **copy.deepcopy(dict(saved))}
+  data = {'puzzles_per_image': 1, 'on_bad_image': 'fail', **values['data']}
+  if d.source:
+    data |= {field: d[field] for field in DATA}
+  data |= {'num_workers': d.num_workers, 'val_max_images': d.val_max_images}
+  return ml_collections.ConfigDict({**values, 'data': data})
+
+
+def draw_outside(permutations: np.ndarray, count: int, *, seed: int) -> np.ndarray:
+  """Draws permutations that are not in a set: uint8 `[n, T]`, all different, n at most `count`."""
+  tiles = permutations.shape[1]
+  known = {tuple(row) for row in permutations.tolist()}
+  rng = np.random.Generator(np.random.Philox(key=[seed, tiles]))
+  if tiles <= ENUMERATED:
+    every = [row for row in itertools.permutations(range(tiles)) if row not in known]
+    chosen = rng.permutation(len(every))[:count]
+    return np.array([every[index] for index in chosen], np.uint8).reshape(-1, tiles)
+  found: list[list[int]] = []
+  while len(found) < min(count, math.factorial(tiles) - len(permutations)):
+    row = rng.permutation(tiles).tolist()
+    if tuple(row) not in known:
+      known.add(tuple(row))
+      found.append(row)
+  return np.array(found, np.uint8)
+
+
+def run(
+  config: ml_collections.ConfigDict,
+  solver: Solver,
+  name: str,
+  folder: pathlib.Path,
+  fit: runs.Fit,
+  *,
+  label: str,
+) -> dict[str, Any]:
+  """Trains the probe of positions, then scores the network and the product of positions."""
+  weights, c = solver.started[name], config.solve
+  digest = trunks.hash_weights(weights.params)
+  visits = solver.visits(solver.permutations, c.puzzles_per_image)
+  extracted = positions.extract(
+    config, weights, digest, solver.readers, visits, folder / 'features'
+  )
+  task = positions.make_task(config, extracted, solver.tiles, label)
+  mesh = devices.make_mesh(config.num_devices)
+
+  def compute() -> dict[str, Any]:
+    if not jax.process_index():
+      (folder / 'positions').mkdir(parents=True, exist_ok=True)
+    fit(task, config, folder / 'positions')
+    probe = checkpoints.read_params(folder / 'positions', step=str(config.num_steps))
+    placed = devices.replicate({'network': weights.params, 'probe': probe}, mesh)
+    figures: dict[str, Any] = {}
+    sets = {'': solver.permutations}
+    if len(solver.outside) > 1:
+      sets['outside'] = solver.outside
+    with stopping.Stopping() as stop:
+      for which, shown in sets.items():
+        evaluation = make_evaluation(config, solver, weights, shown)
+        found = scoring.make_score(evaluation, mesh)(placed, stop)
+        if found is None:
+          raise stop.make_error('the position probe is trained; the same command goes on there')
+        figures |= {which: found} if which else found
+      names = tuple(f'cell {cell}' for cell in range(solver.tiles))
+      final = linear_probe.make_evaluation(
+        extracted.testing,
+        several=False,
+        batch_size=config.eval_batch_size,
+        report=lambda rows: linear_probe.report(rows, names=names, several=False),
+      )
+      single = scoring.make_score(final, mesh)(placed['probe'], stop)
+    if single is None:
+      raise stop.make_error('the position probe is trained; the same command goes on there')
+    figures['single_tile_accuracy'] = single['val_accuracy']
+    return figures
+
+  settings = {
+    **task.fingerprint,
+    'weights': digest,
+    'num_steps': config.num_steps,
+    'permutation set': permutation_sets.fingerprint(solver.permutations),
+    'outside': permutation_sets.fingerprint(solver.outside) if len(solver.outside) else '',
+    **{f'solve.{field}': value for field, value in c.to_dict().items()},
+  }
+  return runs.remember(name, settings, folder, compute)
+
+
+def make_evaluation(
+  config: ml_collections.ConfigDict,
+  solver: Solver,
+  weights: weights_lib.Weights,
+  shown: np.ndarray,
+) -> tasks.RowEvaluation:
+  """Builds a pass over puzzles of the permutations `shown`: the network's set, or others.
+
+  Its parameters are `network` and `probe`. Of others there is no label, so no loss and no bits.
+  """
+  visits = solver.visits(shown, config.solve.puzzles_per_image)
+  inside = shown is solver.permutations
+  network = networks.make_network(weights, dropout=0.0)
+  every = solving.make_positions(solver.permutations)  # [N, T, T]
+
+  def batches() -> tasks.Batches:
+    return pipeline.make_evaluation_batches(
+      solver.readers['validation'],
+      visits,
+      batch_size=config.eval_batch_size,
+      limit=config.data.val_max_images,
+      loading=labelled.make_loading(config),
+    )
+
+  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    tiles, label = batch['tiles'], batch['label']
+    truth = jnp.asarray(shown, jnp.int32)[label]  # [B, k, T]
+    prepared = inputs.prepare(tiles, weights.input)
+    logits: Any = network.apply({'params': params['network']}, prepared, truth)  # [B, k, N]
+    chances = jnp.einsum('bkn,nij->bkij', jax.nn.softmax(logits), every, precision='highest')
+    found = positions.see_tiles(weights, params['network'], tiles)
+    single = positions.predict(params['probe'], found)  # [B, T, T]: of tiles in reading order
+    single = jax.vmap(lambda table, orders: table[orders])(single, truth)  # [B, k, T, T]
+    product = jnp.einsum('bkij,nij->bkn', single, every, precision='highest')
+    rows = {'truth': truth, 'network': chances, 'product': jnp.exp(single)}
+    if inside:
+      for name, scores in (('network', logits), ('product', product)):
+        losses = optax.softmax_cross_entropy_with_integer_labels(scores, label)
+        rows |= {f'{name}_loss': losses, f'{name}_right': jnp.argmax(scores, axis=-1) == label}
+    return rows
+
+  return tasks.RowEvaluation(batches, measure, lambda rows: report(rows, len(solver.permutations)))
+
+
+def report(rows: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
+  """Turns the rows of a pass, `[images, k, ...]`, into figures; `count` is N."""
+  tiles = rows['truth'].shape[-1]
+  truth = rows['truth'].reshape(-1, tiles)
+  figures: dict[str, Any] = {'puzzles': len(truth), 'images': len(rows['truth'])}
+  for name in ('network', 'product'):
+    each, whole = solving.score_tiles(rows[name].reshape(-1, tiles, tiles), truth)
+    figures[name] = {'tile_accuracy': each, 'whole_accuracy': whole}
+    if f'{name}_loss' in rows:
+      loss = float(np.mean(rows[f'{name}_loss'], dtype=np.float64))
+      figures[name] |= {
+        'loss': loss,
+        'bits': solving.count_bits(count, loss),
+        'accuracy': float(np.mean(rows[f'{name}_right'])),
+      }
+  if 'bits' in figures['network']:
+    figures['gap_bits'] = figures['network']['bits'] - figures['product']['bits']
+    figures['largest_bits'] = math.log2(count)
+  return figures
+
+
+def show(found: Mapping[str, Any], solver: Solver, labels: Mapping[str, str]) -> None:
+  """Prints the table: figures down, runs across, chance beside them."""
+  count, tiles = solver.permutations.shape
+  least = 100 / math.factorial(tiles)
+
+  def row(title: str, chance: float, *path: str, scale: float = 100.0) -> tables.Row:
+    values: list[Any] = []
+    for name in found:
+      value: Any = found[name]
+      for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+      values.append(None if value is None else f'{scale * value:.2f}')
+    return title, [*values, f'{chance:.2g}']
+
+  sections = []
+  for name, title in (('network', 'the network'), ('product', 'product of positions')):
+    sections.append(
+      [
+        row(f'{title}: bits, of {math.log2(count):.2f}', 0.0, name, 'bits', scale=1.0),
+        row(f'{title}: permutations right, %', 100 / count, name, 'accuracy'),
+        row(f'{title}: tiles right, %', 100 / tiles, name, 'tile_accuracy'),
+        row(f'{title}: tiles outside the set, %', 100 / tiles, 'outside', name, 'tile_accuracy'),
+        row(f'{title}: puzzles outside the set, %', least, 'outside', name, 'whole_accuracy'),
+      ]
+    )
+  sections.append(
+    [
+      row('gap, bits', 0.0, 'gap_bits', scale=1.0),
+      row('position of a single tile, %', 100 / tiles, 'single_tile_accuracy'),
+    ]
+  )
+  first = next(iter(found.values()))
+  tables.show(
+    f'{first["puzzles"]:,} puzzles of {first["images"]:,} images, {count} permutations',
+    [*(labels[name] for name in found), 'chance'],
+    sections,
+  )

@@ -1,0 +1,123 @@
+"""Linear probes: a linear classifier on the frozen features of conv1 .. conv5.
+
+  linear_probe.py             ImageNet, as Goyal et al. train it: 140,000 steps
+  linear_probe.py:voc07       VOC2007: linear SVMs, C by three folds
+  linear_probe.py:small       any class folders with a short side of 128 px: minutes on a CPU
+  linear_probe.py:small_voc   a VOC folder of small images: sigmoids instead of SVMs, on a CPU
+
+`--config.weights=PATH` names a workdir, a step, or a file of weights; see docs/probes.md. The
+fields of the loop and the solver are those of cfn.py.
+"""
+
+import ml_collections
+
+from configs import training
+
+
+def get_config(variant: str = '') -> ml_collections.ConfigDict:
+  """Builds the config of a variant; '' is the published protocol."""
+  variants = {'': lambda _: None, 'voc07': _voc07, 'small': _small, 'small_voc': _small_voc}
+  if variant not in variants:
+    known = ', '.join(name for name in variants if name)
+    raise ValueError(f"variant '{variant}' is unknown: one of {known}, or none")
+  config = _paper()
+  variants[variant](config)
+  return config.lock()
+
+
+def _paper() -> ml_collections.ConfigDict:
+  c = training.make_config('linear_probe')
+  c.num_steps = 140_000  # of each run
+  c.decay_steps = 40_000  # steps between two drops of the rate
+  c.weights = ''  # what is tested: a workdir, a step, a file of weights, or 'random'
+  c.weights_step = 'latest'  # of a workdir: 'latest', 'best' or a number
+  c.weights_collection = 'params'  # of a checkpoint: 'params' or 'ema'
+  c.baseline = True  # True: random weights of the same shapes beside it
+  c.layers = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')  # also 'pool5', 'fc6', 'fc7'
+  c.several = False  # True: an image has several classes (VOC)
+  c.classifier = 'logistic'  # 'logistic' (on the loop) or 'svm' (needs several = True)
+
+  d = training.add_data(c)
+  d.source = 'tfds'  # 'folder' (of class folders), 'records', 'tfds' or 'voc'
+  d.split = 'imagenet2012:train'  # 'tfds': name:split; 'voc': a list of ImageSets/Main
+  d.val_split = 'imagenet2012:validation'  # as split, for the test
+
+  v = c.views = ml_collections.ConfigDict()
+  v.view_px = 227  # side of what the network sees; the test sees the centre
+  v.resize_px = 256  # the image is resized to this before it is cropped
+  v.resize = 'squash'  # 'squash': to a square, as Caffe stores ImageNet; 'short_side'
+  v.crop = 'random'  # of a training image: 'random' or 'centre'
+  v.mirror = True  # half of the training views are mirrored
+  v.draws = 1  # views of each training image; drawn once, each is a row of the cache
+
+  f = c.features = ml_collections.ConfigDict()
+  f.pooling = 'average'  # of the maps: 'average', 'max', 'adaptive' (max), 'bilinear' or 'none'
+  f.dimensions = 9600  # largest number of values of a pooled map
+  f.dtype = 'float16'  # of the cache: 'float32' or 'float16'
+  f.part_images = 4096  # images in each part of the cache: what a stopped extraction may lose
+
+  p = c.probe = ml_collections.ConfigDict()
+  p.standardize = 'channel'  # features: mean 0, variance 1 by 'channel', 'dimension'; '': as is
+  p.init_std = 0.01  # standard deviation of the classifier's first weights
+
+  s = c.svm = ml_collections.ConfigDict()
+  s.costs = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)  # the C to choose from
+  s.folds = 3  # folds by whose average precision C is chosen
+  s.positive_weight = 2.0  # positives weigh so much more than negatives
+  s.max_iterations = 2000  # of the solver
+  s.num_threads = 0  # classes at once; 0: one for each core
+
+  m = c.model = ml_collections.ConfigDict()
+  m.stride = 4  # of conv1
+  m.init = 'caffe'  # of random weights: 'caffe' (Gaussian, 0.01) or 'he'
+  m.width = 1.0  # weights = 'random': channels of conv1 .. conv5, times this
+  m.order = 'caffenet'  # weights = 'random': 'caffenet' or 'alexnet'; else as the weights
+  return c
+
+
+def _voc07(c: ml_collections.ConfigDict) -> None:
+  """Centre views and SVMs."""
+  c.several = True
+  c.classifier = 'svm'
+  c.data.source = 'voc'
+  c.data.split = 'trainval'
+  c.data.val_split = 'test'
+  c.views.crop = 'centre'
+  c.views.mirror = False
+  c.features.dtype = 'float32'
+
+
+def _small(c: ml_collections.ConfigDict) -> None:
+  """For weights of cfn.py:small: 112-px crops, and a conv1 that keeps the stride of pretraining."""
+  _shrink(c)
+  c.data.source = 'folder'
+  c.data.split = ''
+  c.data.val_split = ''
+
+
+def _small_voc(c: ml_collections.ConfigDict) -> None:
+  _shrink(c)
+  c.several = True
+  c.data.source = 'voc'
+  c.data.split = 'train'
+  c.data.val_split = 'val'
+
+
+def _shrink(c: ml_collections.ConfigDict) -> None:
+  c.data.num_workers = 0
+  c.num_steps = 500
+  c.batch_size = 64
+  c.eval_batch_size = 64
+  c.learning_rate = 0.001
+  c.schedule = 'cosine'
+  c.log_every_steps = 50
+  c.eval_every_steps = 250
+  c.checkpoint_every_steps = 250
+  c.keep_latest = 1
+  c.views.view_px = 112
+  c.views.resize_px = 128
+  c.views.resize = 'short_side'
+  c.features.dtype = 'float32'
+  c.features.part_images = 256
+  c.model.stride = 2
+  c.model.init = 'he'
