@@ -48,6 +48,7 @@ setup(
       'hypothesis>=6.100,<7',
       'mypy>=2.3,<3',
       'pytest>=9,<10',
+      'pytest-xdist>=3.6,<4',
       'ruff>=0.17,<0.18',
     ],
   },

@@ -109,6 +109,7 @@ def _shrink(c: ml_collections.ConfigDict) -> None:
   c.batch_size = 64
   c.eval_batch_size = 64
   c.learning_rate = 0.001
+  c.weight_decay = 1.0
   c.schedule = 'cosine'
   c.log_every_steps = 50
   c.eval_every_steps = 250

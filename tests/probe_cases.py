@@ -19,7 +19,7 @@ def make_config(name, root, *, voc=False, **fields):
   config.update({'eval_batch_size': 8, 'weights': 'random'})
   config.features.part_images = 8
   if name == 'solve':
-    config.update({'num_steps': 20, 'batch_size': 32})
+    config.update({'num_steps': 20, 'batch_size': 32, 'log_every_steps': 10})
     config.solve.train_visits = 24
     config.solve.outside_permutations = 16
   else:

@@ -12,7 +12,7 @@ import sklearn.metrics
 import sklearn.svm
 
 from cfn_jax.data import sources
-from cfn_jax.evaluation import feature_cache, linear_probe, probing, runs, svm
+from cfn_jax.evaluation import feature_cache, linear_probe, linear_task, probing, runs, svm
 from cfn_jax.training import devices, loop, scoring
 from cfn_jax.transfer import checkpoints
 
@@ -58,9 +58,9 @@ def make_task(config, extracted, *, classes=3, several=False):
   names = tuple('abc')
 
   def report(rows):
-    return linear_probe.report(rows, names=names, several=several)
+    return linear_task.report(rows, names=names, several=several)
 
-  return linear_probe.make_task(
+  return linear_task.make_task(
     config, extracted, classes=classes, several=several, report=report, summary=[]
   )
 
@@ -91,7 +91,7 @@ def test_the_loop_arrives_at_scikit_learns_logistic_regression(tmp_path):
   params = checkpoints.read_params(tmp_path)
   for layer in ('fc6', 'fc7'):
     x = extracted.training.rows(layer, range(96)).astype(np.float64)
-    x = (x - x.mean(0)) / np.sqrt(x.var(0) + linear_probe.SMALLEST_VARIANCE)
+    x = (x - x.mean(0)) / np.sqrt(x.var(0) + linear_task.SMALLEST_VARIANCE)
     # Ours: mean cross-entropy + decay / 2 * |w|^2.
     theirs = sklearn.linear_model.LogisticRegression(C=1 / (decay * 96), tol=1e-8, max_iter=1000)
     theirs.fit(x, extracted.training.labels)
@@ -102,11 +102,11 @@ def test_the_loop_arrives_at_scikit_learns_logistic_regression(tmp_path):
 def test_the_loss_is_scikit_learns(tmp_path, several):
   extracted = make_extracted(tmp_path, several=several)
   config = make_config()
-  params = linear_probe.draw_parameters(extracted.training, config, 3, 0)
+  params = linear_task.draw_parameters(extracted.training, config, 3, 0)
   batch = next(
-    linear_probe.make_batches(extracted.training, 0, 1, seed=0, rows=range(32), batch_size=32)
+    linear_task.make_batches(extracted.training, 0, 1, seed=0, rows=range(32), batch_size=32)
   )
-  value, sums = linear_probe.make_loss(('fc6', 'fc7'), several=several)(
+  value, sums = linear_task.make_loss(('fc6', 'fc7'), several=several)(
     params, batch, jax.random.key(0)
   )
   expected = 0.0
@@ -129,40 +129,40 @@ def test_standardised_features_have_mean_0_and_variance_1(tmp_path):
   rng = np.random.default_rng(0)
   x = (3 + 7 * rng.normal(size=(50, 12))).astype(np.float32)  # 4 places, 3 channels
   found = save_features(tmp_path, {'conv2': x}, np.zeros(50, np.int32), channels={'conv2': 3})
-  mean, scale = linear_probe.standardize(found, 'conv2', 'dimension')
+  mean, scale = linear_task.standardize(found, 'conv2', 'dimension')
   np.testing.assert_allclose(((x - mean) * scale).mean(0), 0, atol=1e-5)
   np.testing.assert_allclose(((x - mean) * scale).std(0), 1, atol=1e-4)
-  mean, scale = linear_probe.standardize(found, 'conv2', 'channel')
+  mean, scale = linear_task.standardize(found, 'conv2', 'channel')
   y = ((x - mean) * scale).reshape(-1, 3)
   np.testing.assert_allclose(y.mean(0), 0, atol=1e-5)
   np.testing.assert_allclose(y.std(0), 1, atol=1e-4)
   assert len(np.unique(mean)) == 3
-  mean, scale = linear_probe.standardize(found, 'conv2', '')
+  mean, scale = linear_task.standardize(found, 'conv2', '')
   assert not mean.any() and np.all(scale == 1)
 
 
 def test_an_epoch_shows_each_row_once_and_hosts_share_the_batch(tmp_path):
   found = make_extracted(tmp_path).training
-  batches = list(linear_probe.make_batches(found, 0, 3, seed=0, rows=range(32), batch_size=32))
+  batches = list(linear_task.make_batches(found, 0, 3, seed=0, rows=range(32), batch_size=32))
   shown = np.concatenate([batch['fc6'] for batch in batches])
   everything = found.rows('fc6', range(96))
   np.testing.assert_array_equal(np.unique(shown, axis=0), np.unique(everything, axis=0))
-  half = next(linear_probe.make_batches(found, 1, 2, seed=0, rows=range(16, 32), batch_size=32))
+  half = next(linear_task.make_batches(found, 1, 2, seed=0, rows=range(16, 32), batch_size=32))
   np.testing.assert_array_equal(half['fc6'], batches[1]['fc6'][16:])
 
 
 @pytest.mark.parametrize('several', [False, True])
 def test_batch_size_and_devices_change_no_figure(tmp_path, several):
   extracted = make_extracted(tmp_path, several=several)
-  params = linear_probe.draw_parameters(extracted.training, make_config(), 3, 0)
+  params = linear_task.draw_parameters(extracted.training, make_config(), 3, 0)
   found = []
   for size, count in ((8, 8), (5, 1), (64, 4)):
     mesh = devices.make_mesh(count)
-    evaluation = linear_probe.make_evaluation(
+    evaluation = linear_task.make_evaluation(
       extracted.testing,
       several=several,
       batch_size=size,
-      report=lambda rows: linear_probe.detail(rows, names=tuple('abc'), several=several),
+      report=lambda rows: linear_task.detail(rows, names=tuple('abc'), several=several),
     )
     figures = scoring.make_score(evaluation, mesh)(devices.replicate(params, mesh), lambda: False)
     found.append(json.dumps(runs.make_plain(figures)))

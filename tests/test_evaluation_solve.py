@@ -11,7 +11,7 @@ import probe_cases
 import pytest
 import scipy.special
 
-from cfn_jax.evaluation import positions, solve
+from cfn_jax.evaluation import positions, solve, solvers
 from cfn_jax.jigsaw import solving
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.training import devices, loop, scoring
@@ -49,15 +49,15 @@ def test_three_tiles_are_assigned_as_by_hand():
 
 def test_outside_permutations_are_outside_and_different():
   inside = np.array([[0, 1, 2, 3], [3, 2, 1, 0]], np.uint8)
-  found = solve.draw_outside(inside, 100, seed=0)
+  found = solvers.draw_outside(inside, 100, seed=0)
   assert found.shape == (22, 4) and len(np.unique(found, axis=0)) == 22
   assert not {tuple(row) for row in inside.tolist()} & {tuple(row) for row in found.tolist()}
   every = np.array(list(itertools.permutations(range(4))), np.uint8)
-  assert solve.draw_outside(every, 5, seed=0).shape == (0, 4)
+  assert solvers.draw_outside(every, 5, seed=0).shape == (0, 4)
   nine = np.array([range(9), range(9)[::-1]], np.uint8)
-  found = solve.draw_outside(nine, 50, seed=0)
+  found = solvers.draw_outside(nine, 50, seed=0)
   assert found.shape == (50, 9) and len(np.unique(found, axis=0)) == 50
-  np.testing.assert_array_equal(found, solve.draw_outside(nine, 50, seed=0))
+  np.testing.assert_array_equal(found, solvers.draw_outside(nine, 50, seed=0))
 
 
 @pytest.fixture(scope='module')
@@ -76,7 +76,7 @@ def make_config(trained, **fields):
 def test_the_figures_are_those_of_probabilities_computed_apart(trained):
   """The network, the product of positions and both decodings, puzzle by puzzle in NumPy."""
   config = make_config(trained, **{'solve.puzzles_per_image': 4})
-  solver = solve.open_solver(config)
+  solver = solvers.open_solver(config)
   *_, pretext, params = trained
   weights = solver.started['pretrained']
   evaluation = solve.make_evaluation(config, solver, weights, solver.permutations)
@@ -137,7 +137,7 @@ def test_the_tiles_and_the_network_are_those_of_its_training(trained):
   expected = scoring.make_score(jigsaw_task.make_task(own, pretext).evaluations['val'], mesh)(
     devices.replicate(params, mesh), lambda: False
   )
-  solver = solve.open_solver(config)
+  solver = solvers.open_solver(config)
   evaluation = solve.make_evaluation(
     config, solver, solver.started['pretrained'], solver.permutations
   )
@@ -203,7 +203,7 @@ def test_what_solves_no_puzzles_is_refused(trained, tmp_path):
 
 
 def test_a_permutation_set_that_is_not_the_networks_is_refused(trained):
-  weights = solve.open_solver(make_config(trained)).started['pretrained']
+  weights = solvers.open_solver(make_config(trained)).started['pretrained']
   rows = weights.origin['permutations']
   for changed, message in (
     ([], 'the permutation set is not there'),
@@ -213,14 +213,14 @@ def test_a_permutation_set_that_is_not_the_networks_is_refused(trained):
   ):
     other = weights.replace(origin={**weights.origin, 'permutations': changed})
     with pytest.raises(weights_lib.WeightsError, match=message):
-      solve.find_permutations(other, 'run')
+      solvers.find_permutations(other, 'run')
   with pytest.raises(weights_lib.WeightsError, match='config of its training is not there'):
-    solve.complete_config({}, make_config(trained), 'run')
+    solvers.complete_config({}, make_config(trained), 'run')
 
 
 def test_an_alexnet_solves_no_puzzles(trained, tmp_path):
-  weights = solve.open_solver(make_config(trained)).started['pretrained']
+  weights = solvers.open_solver(make_config(trained)).started['pretrained']
   trunk = surgery.to_alexnet(weights, num_classes=0)
   arrays.save_npz(tmp_path / 'weights.npz', trunk.params, cards.make_record(trunk))
   with pytest.raises(weights_lib.WeightsError, match='solve no puzzles'):
-    solve.open_solver(make_config(trained, weights=str(tmp_path)))
+    solvers.open_solver(make_config(trained, weights=str(tmp_path)))

@@ -198,6 +198,12 @@ def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
   return dataclasses.replace(drawn, weights=made, digest=trunks.hash_weights(params))
 
 
+def check_dtype(dtype: str) -> None:
+  """Raises ValueError for a type that no cache has."""
+  if dtype not in DTYPES:
+    raise ValueError(f"features.dtype = '{dtype}' is unknown: one of {', '.join(DTYPES)}")
+
+
 def make_measure(extractor: Extractor) -> Measure:
   """Builds what `extract` runs on batches of `image` `[B, draws, px, px, 3]` and `label`."""
 
@@ -235,8 +241,7 @@ def extract(
     CacheError: the cache is damaged, or the features do not fit the dtype.
     Stopped: after a signal; the parts that are whole stay.
   """
-  if dtype not in DTYPES:
-    raise ValueError(f"features.dtype = '{dtype}' is unknown: one of {', '.join(DTYPES)}")
+  check_dtype(dtype)
   whole = feature_cache.count_parts(cache)
   stopping.any_host(False)  # no host writes before all have counted
   if whole < cache.parts():

@@ -21,7 +21,7 @@ from cfn_jax.evaluation import (
   features,
   inputs,
   labelled,
-  linear_probe,
+  linear_task,
   probing,
   runs,
 )
@@ -57,6 +57,7 @@ def extract(
     visits: leaves the tiles in reading order.
   """
   mesh = devices.make_mesh(config.num_devices)
+  devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
   made = config.features
 
   def measure(params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:
@@ -122,12 +123,12 @@ def make_task(
 ) -> tasks.Task:
   """Builds the task of the probe: a tile's feature to the cell it was in, one of `cells`."""
   names = tuple(f'cell {cell}' for cell in range(cells))
-  return linear_probe.make_task(
+  return linear_task.make_task(
     config,
     extracted,
     classes=cells,
     several=False,
-    report=functools.partial(linear_probe.report, names=names, several=False),
+    report=functools.partial(linear_task.report, names=names, several=False),
     summary=[
       ('run', f'{label}: a linear probe of the position of single tiles on their fc6'),
       ('training', f'{len(extracted.training):,} tiles'),
@@ -139,4 +140,4 @@ def make_task(
 
 def predict(probe: Mapping[str, Any], found: jax.Array) -> jax.Array:
   """Gives log p(cell | tile) `[B, T, T]` of fc6 features `[B, T, D]`."""
-  return jax.nn.log_softmax(linear_probe.compute_logits(probe[LAYER], found), axis=-1)
+  return jax.nn.log_softmax(linear_task.compute_logits(probe[LAYER], found), axis=-1)

@@ -83,9 +83,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
   """
   runs.check_numbers(config)
   model, view, made = config.model, config.views, config.features
-  if made.dtype not in features.DTYPES:
-    allowed = ', '.join(features.DTYPES)
-    raise ValueError(f"features.dtype = '{made.dtype}' is unknown: one of {allowed}")
+  features.check_dtype(made.dtype)
   if made.part_images < 1:
     raise ValueError(f'features.part_images = {made.part_images}: at least 1')
   if draws < 1:

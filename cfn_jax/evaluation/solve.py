@@ -7,9 +7,6 @@ what it knows from comparing tiles, the rest is absolute position. On any checkp
 config and the permutation set that it was trained with.
 """
 
-import copy
-import dataclasses
-import itertools
 import math
 import pathlib
 from collections.abc import Mapping
@@ -23,60 +20,23 @@ import optax
 
 from cfn_jax.data import pipeline
 from cfn_jax.evaluation import (
+  features,
   inputs,
   labelled,
-  linear_probe,
+  linear_task,
   positions,
   probing,
   runs,
+  solvers,
   tables,
   trunks,
 )
 from cfn_jax.jigsaw import permutations as permutation_sets
-from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.jigsaw import solving, transform
-from cfn_jax.models import alexnet
-from cfn_jax.training import devices, scoring, stopping
+from cfn_jax.jigsaw import solving
+from cfn_jax.training import devices, loop, scoring, stopping
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import checkpoints, files, networks
+from cfn_jax.transfer import checkpoints, networks
 from cfn_jax.transfer import weights as weights_lib
-
-ENUMERATED = 8  # tiles; so many permutations can be listed
-DATA = ('source', 'root', 'split', 'val_root', 'val_split', 'val_fraction')
-
-
-@dataclasses.dataclass(frozen=True)
-class Solver:
-  """A CFN and its puzzles, opened and checked.
-
-  Attributes:
-    own: the config that it was trained with, the images being those of the evaluation.
-    permutations: its set, uint8 `[N, T]`.
-    outside: permutations that are not in it; empty where there are none.
-    readers: `training` and `validation`.
-    started: weights by run: `pretrained`, `random`.
-  """
-
-  own: ml_collections.ConfigDict
-  permutations: np.ndarray
-  outside: np.ndarray
-  readers: Mapping[str, pipeline.Reader]
-  started: Mapping[str, weights_lib.Weights]
-
-  @property
-  def tiles(self) -> int:
-    """Gives T."""
-    return int(self.permutations.shape[1])
-
-  def visits(self, shown: np.ndarray, puzzles: int) -> transform.MakePuzzle:
-    """Makes what puzzles of some permutations are cut by; tiles stay in reading order."""
-    return transform.MakePuzzle(
-      geometry=transform.make_geometry(self.own),
-      permutations=shown,
-      puzzles=min(puzzles, len(shown)),
-      fixed_per_image=0,
-      seed=self.own.seed,
-    )
 
 
 def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
@@ -87,7 +47,9 @@ def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
   """
   c = config.solve
   runs.check_numbers(config)
-  linear_probe.check_standard(config.probe.standardize)
+  linear_task.check_standard(config.probe.standardize)
+  features.check_dtype(config.features.dtype)
+  loop.check(config)
   if c.puzzles_per_image < 2:
     raise ValueError(f'solve.puzzles_per_image = {c.puzzles_per_image}: at least 2')
   if c.train_visits < 0 or c.outside_permutations < 2:
@@ -97,7 +59,7 @@ def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
       f'features.part_images = {config.features.part_images}: a multiple of eval_batch_size = '
       f'{config.eval_batch_size}'
     )
-  solver = open_solver(config)
+  solver = solvers.open_solver(config)
   labels = {'pretrained': config.weights, 'random': 'random'}
   origin = weights_lib.json_ready(dict(solver.started['pretrained'].origin))
   origin.pop('permutations', None)
@@ -116,108 +78,9 @@ def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
   return probing.Evaluation(execute)
 
 
-def open_solver(config: ml_collections.ConfigDict) -> Solver:
-  """Opens a checkpoint with its own config and permutation set, and its images or others."""
-  path = config.weights
-  if not path:
-    raise ValueError('weights is empty: a workdir, a step or a folder of weights of a CFN')
-  weights = files.load_weights(path, step=config.weights_step, collection=config.weights_collection)
-  if weights.kind != 'cfn' or set(weights.layers()) != set(weights_lib.LAYERS):
-    raise weights_lib.WeightsError(
-      f'{path}: these weights ({weights.kind}: {", ".join(weights.layers())}) solve no puzzles: '
-      'all layers of a CFN are needed'
-    )
-  permutations = find_permutations(weights, path)
-  own = complete_config(weights.origin.get('config'), config, path)
-  pretexts.check_numbers(own)
-  training, validation = pretexts.open_data(own)
-  for which, source in (('training', training), ('validation', validation)):
-    if not len(source):
-      raise ValueError(f'{source.description}: there are no {which} images')
-  readers = {
-    which: pipeline.Reader(
-      source,
-      seed=own.seed,
-      min_side_px=own.puzzle['crop_px' if own.puzzle.crop_mode == 'whole' else 'resize_px'],
-      on_bad_image=own.data.on_bad_image,
-    )
-    for which, source in (('training', training), ('validation', validation))
-  }
-  started = {'pretrained': weights}
-  if config.baseline:
-    initial = alexnet.Initial(own.model.init, weights.order)
-    drawn = alexnet.draw_parameters(weights.params, initial, seed=config.seed)
-    started['random'] = weights.replace(params=drawn)
-  outside = draw_outside(permutations, config.solve.outside_permutations, seed=config.seed)
-  return Solver(own, permutations, outside, readers, started)
-
-
-def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
-  """Gives the permutation set of a network, uint8 `[N, T]`.
-
-  Raises:
-    WeightsError: it is not there, or is not the one that the network was trained with.
-  """
-  rows = weights.origin.get('permutations')
-  if not rows:
-    raise weights_lib.WeightsError(
-      f'{path}: the permutation set is not there; a workdir keeps it in permutations.npy'
-    )
-  found = np.array(rows, np.int64).reshape(len(rows), -1)
-  tiles, count = weights.tiles(), weights.params['fc8']['kernel'].shape[1]
-  if found.shape != (count, tiles) or not np.all(np.sort(found, axis=1) == np.arange(tiles)):
-    raise weights_lib.WeightsError(
-      f'{path}: the permutation set is {len(found)} x {found.shape[1]}, the network is for '
-      f'{count} permutations of {tiles} tiles'
-    )
-  permutations = found.astype(np.uint8)
-  wanted = weights.origin.get('fingerprint', {}).get('permutation set', '')
-  if wanted and permutation_sets.fingerprint(permutations) != wanted:
-    raise weights_lib.WeightsError(
-      f'{path}: permutations.npy is not the set that the network was trained with'
-    )
-  return permutations
-
-
-def complete_config(
-  saved: Any, config: ml_collections.ConfigDict, path: str
-) -> ml_collections.ConfigDict:
-  """Gives the config of a network's training, with the images that `config.data` names, if any.
-
-  Fields that an older version did not have are those of `config`.
-  """
-  if not isinstance(saved, Mapping) or not {'puzzle', 'model', 'data'} <= set(saved):
-    raise weights_lib.WeightsError(f'{path}: the config of its training is not there')
-  d = config.data
-  values = {**config.to_dict(), **copy.deepcopy(dict(saved))}
-  data = {'puzzles_per_image': 1, 'on_bad_image': 'fail', **values['data']}
-  if d.source:
-    data |= {field: d[field] for field in DATA}
-  data |= {'num_workers': d.num_workers, 'val_max_images': d.val_max_images}
-  return ml_collections.ConfigDict({**values, 'data': data})
-
-
-def draw_outside(permutations: np.ndarray, count: int, *, seed: int) -> np.ndarray:
-  """Draws permutations that are not in a set: uint8 `[n, T]`, all different, n at most `count`."""
-  tiles = permutations.shape[1]
-  known = {tuple(row) for row in permutations.tolist()}
-  rng = np.random.Generator(np.random.Philox(key=[seed, tiles]))
-  if tiles <= ENUMERATED:
-    every = [row for row in itertools.permutations(range(tiles)) if row not in known]
-    chosen = rng.permutation(len(every))[:count]
-    return np.array([every[index] for index in chosen], np.uint8).reshape(-1, tiles)
-  found: list[list[int]] = []
-  while len(found) < min(count, math.factorial(tiles) - len(permutations)):
-    row = rng.permutation(tiles).tolist()
-    if tuple(row) not in known:
-      known.add(tuple(row))
-      found.append(row)
-  return np.array(found, np.uint8)
-
-
 def run(
   config: ml_collections.ConfigDict,
-  solver: Solver,
+  solver: solvers.Solver,
   name: str,
   folder: pathlib.Path,
   fit: runs.Fit,
@@ -252,11 +115,11 @@ def run(
           raise stop.make_error('the position probe is trained; the same command goes on there')
         figures |= {which: found} if which else found
       names = tuple(f'cell {cell}' for cell in range(solver.tiles))
-      final = linear_probe.make_evaluation(
+      final = linear_task.make_evaluation(
         extracted.testing,
         several=False,
         batch_size=config.eval_batch_size,
-        report=lambda rows: linear_probe.report(rows, names=names, several=False),
+        report=lambda rows: linear_task.report(rows, names=names, several=False),
       )
       single = scoring.make_score(final, mesh)(placed['probe'], stop)
     if single is None:
@@ -277,7 +140,7 @@ def run(
 
 def make_evaluation(
   config: ml_collections.ConfigDict,
-  solver: Solver,
+  solver: solvers.Solver,
   weights: weights_lib.Weights,
   shown: np.ndarray,
 ) -> tasks.RowEvaluation:
@@ -340,7 +203,7 @@ def report(rows: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
   return figures
 
 
-def show(found: Mapping[str, Any], solver: Solver, labels: Mapping[str, str]) -> None:
+def show(found: Mapping[str, Any], solver: solvers.Solver, labels: Mapping[str, str]) -> None:
   """Prints the table: figures down, runs across, chance beside them."""
   count, tiles = solver.permutations.shape
   least = 100 / math.factorial(tiles)

@@ -6,6 +6,7 @@ training and left out of the test. scikit-learn (the extra `svm`) is imported wh
 """
 
 import concurrent.futures
+import functools
 import importlib.util
 import os
 import pathlib
@@ -20,6 +21,7 @@ import numpy as np
 from cfn_jax.evaluation import probing, runs, scores
 
 LENGTH_EPSILON = 1e-5  # added to the length that features are divided by
+Score = Callable[[np.ndarray], np.ndarray]
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -60,32 +62,6 @@ def run(
       for found in (extracted.training, extracted.testing)
     ]
 
-    def fit_class(k: int, data: Any = data, layer: str = layer) -> dict[str, Any]:
-      (train, train_labels), (test, test_labels) = data
-      cost, folds_ap = choose_cost(
-        train,
-        train_labels[:, k] == 1,
-        costs=tuple(c.costs),
-        folds=c.folds,
-        fit=lambda x, y, cost: fit_svm(
-          x, y, cost=cost, weight=c.positive_weight, iterations=c.max_iterations
-        ),
-      )
-      svm = fit_svm(
-        train,
-        train_labels[:, k] == 1,
-        cost=cost,
-        weight=c.positive_weight,
-        iterations=c.max_iterations,
-      )
-      found = svm(test)
-      return {
-        'cost': cost,
-        'folds': folds_ap,
-        'average_precision': scores.average_precision(found, test_labels[:, k]),
-        'eleven_point': scores.eleven_point_precision(found, test_labels[:, k]),
-      }
-
     each = {}
     with concurrent.futures.ThreadPoolExecutor(c.num_threads or os.cpu_count()) as pool:
       work = {
@@ -94,7 +70,7 @@ def run(
           f'SVM of {layer}, {name}',
           settings,
           folder / 'svm' / layer / f'{k:03d}',
-          lambda k=k: fit_class(k),  # type: ignore[misc]
+          functools.partial(score_class, c, data[0], data[1], k),
         )
         for k, name in enumerate(names)
       }
@@ -103,6 +79,34 @@ def run(
     layers[layer] = summarize(each)
     runs.say(f'{folder.name}: SVMs on {layer}: mAP {layers[layer]["map"]:.2%}')
   return {'layers': layers, 'val_count': len(extracted.testing)}
+
+
+def score_class(
+  c: ml_collections.ConfigDict,
+  training: tuple[np.ndarray, np.ndarray],
+  testing: tuple[np.ndarray, np.ndarray],
+  k: int,
+) -> dict[str, Any]:
+  """Chooses the cost of a class, trains on all training features, and scores the test.
+
+  Args:
+    c: the section `svm` of the config.
+    training, testing: features `[n, D]` and labels `[n, K]`.
+    k: which class.
+  """
+  x, positive = training[0], training[1][:, k] == 1
+
+  def fit(rows: np.ndarray, labels: np.ndarray, cost: float) -> Score:
+    return fit_svm(rows, labels, cost=cost, weight=c.positive_weight, iterations=c.max_iterations)
+
+  cost, means = choose_cost(x, positive, costs=tuple(c.costs), folds=c.folds, fit=fit)
+  found, labels = fit(x, positive, cost)(testing[0]), testing[1][:, k]
+  return {
+    'cost': cost,
+    'folds': means,
+    'average_precision': scores.average_precision(found, labels),
+    'eleven_point': scores.eleven_point_precision(found, labels),
+  }
 
 
 def summarize(each: dict[str, Any]) -> dict[str, Any]:
@@ -127,9 +131,6 @@ def normalize(x: np.ndarray) -> np.ndarray:
   """Divides rows float32 `[n, D]` by their lengths."""
   lengths: np.ndarray = np.linalg.norm(x, axis=1, keepdims=True)
   return x / (lengths + np.float32(LENGTH_EPSILON))
-
-
-Score = Callable[[np.ndarray], np.ndarray]
 
 
 def fit_svm(

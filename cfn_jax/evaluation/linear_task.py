@@ -1,0 +1,284 @@
+"""Linear classifiers on cached features, handed to the one training loop.
+
+One for each layer of a cache, all in one run: their losses share no parameter. A cache of features
+(feature_cache.py) -> (here) -> linear_probe.py, which judges images, and positions.py, tiles.
+"""
+
+import functools
+import json
+import math
+import pathlib
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+
+from cfn_jax.data import pipeline
+from cfn_jax.evaluation import classifier, feature_cache, features, labelled, probing, scores
+from cfn_jax.training import metrics, optimizer
+from cfn_jax.training import task as tasks
+
+STANDARDS = ('', 'channel', 'dimension')
+SMALLEST_VARIANCE = 1e-5  # as BatchNorm's epsilon
+
+
+def check_standard(standardize: str) -> None:
+  """Raises ValueError for an unknown way of normalising features."""
+  if standardize not in STANDARDS:
+    allowed = ', '.join(repr(each) for each in STANDARDS)
+    raise ValueError(f"probe.standardize = '{standardize}' is unknown: one of {allowed}")
+
+
+def make_task(
+  config: ml_collections.ConfigDict,
+  extracted: probing.Extracted,
+  *,
+  classes: int,
+  several: bool,
+  report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]],
+  summary: list[tuple[str, str]],
+  name: str = 'linear_probe',
+) -> tasks.Task:
+  """Builds the task of one classifier for each layer of a cache.
+
+  Args:
+    report: of the rows of the test features, see `make_evaluation`.
+  """
+  training, testing = extracted.training, extracted.testing
+  layers = training.layers
+  totals = ['count'] + [f'{kind}_{layer}' for kind in ('loss', 'correct') for layer in layers]
+
+  def record(workdir: pathlib.Path) -> None:
+    if not jax.process_index():
+      metrics.write_json(workdir / 'config.json', config.to_dict())
+
+  return tasks.Task(
+    name=name,
+    init=functools.partial(draw_parameters, training, config, classes),
+    loss=make_loss(layers, several=several),
+    totals=tuple(totals),
+    report=functools.partial(report_training, layers),
+    train_batches=functools.partial(
+      make_batches,
+      training,
+      seed=config.seed,
+      rows=labelled.make_loading(config).rows(config.batch_size),
+      batch_size=config.batch_size,
+    ),
+    records=lambda step: [f'{training.cache.folder.name}, step {step}'],
+    evaluations={
+      'val': make_evaluation(
+        testing, several=several, batch_size=config.eval_batch_size, report=report
+      )
+    },
+    best='val_map' if several else 'val_accuracy',
+    labels=label_parameters,
+    examples={'images': config.batch_size},
+    fingerprint={
+      'seed': config.seed,
+      'batch_size': config.batch_size,
+      'training features': _digest(training.cache),
+      'test features': _digest(testing.cache),
+      'classes': classes,
+      'probe.standardize': config.probe.standardize,
+      'probe.init_std': config.probe.init_std,
+      **{field: config[field] for field in classifier.SOLVER},
+    },
+    summary=summary,
+    chance_loss=classes * math.log(2) if several else math.log(classes),
+    record=record,
+    pictures={},
+    meta={},
+  )
+
+
+def _digest(cache: feature_cache.Cache) -> str:
+  return json.dumps(dict(cache.identity), sort_keys=True)
+
+
+def draw_parameters(
+  training: feature_cache.Features, config: ml_collections.ConfigDict, classes: int, seed: int
+) -> dict[str, dict[str, np.ndarray]]:
+  """Draws a classifier for each layer, with the figures that its features are normalised by."""
+  params = {}
+  for layer in training.layers:
+    key = [seed, zlib.crc32(f'probe/{layer}'.encode())]
+    rng = np.random.Generator(np.random.Philox(key=key))
+    shape = (training.width(layer), classes)
+    mean, scale = standardize(training, layer, config.probe.standardize)
+    params[layer] = {
+      'kernel': np.float32(config.probe.init_std) * rng.standard_normal(shape, np.float32),
+      'bias': np.zeros(classes, np.float32),
+      'mean': mean,
+      'scale': scale,
+    }
+  return params
+
+
+def standardize(
+  training: feature_cache.Features, layer: str, kind: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """Gives what features are normalised by, (x - mean) * scale, float32 `[D]` each.
+
+  They are those of all training features: what BatchNorm without affine parameters ends at.
+  """
+  width = training.width(layer)
+  if not kind:
+    return np.zeros(width, np.float32), np.ones(width, np.float32)
+  mean, variance = training.moments(layer)
+  if kind == 'channel' and layer in features.MAPS:
+    channels = _channels(training, layer)
+    own = mean.reshape(-1, channels)
+    of_channel = own.mean(0)
+    within = variance.reshape(-1, channels).mean(0) + np.square(own - of_channel).mean(0)
+    mean, variance = (np.tile(each, len(own)) for each in (of_channel, within))
+  scale = 1 / np.sqrt(variance + SMALLEST_VARIANCE)
+  return mean.astype(np.float32), scale.astype(np.float32)
+
+
+def _channels(training: feature_cache.Features, layer: str) -> int:
+  return int(training.cache.identity['channels'][layer])
+
+
+def label_parameters(params: Any) -> Any:
+  """Labels parameters for the optimizer: what features are normalised by takes no step."""
+  labels = optimizer.label_parameters(params)
+  for layer in labels.values():
+    layer['mean'] = layer['scale'] = 'locked'
+  return labels
+
+
+def compute_logits(layer: Mapping[str, Any], x: jax.Array) -> jax.Array:
+  """Gives the logits `[B, K]` of features `[B, D]`."""
+  exact = jax.lax.Precision.HIGHEST
+  x = (x - layer['mean']) * layer['scale']
+  return jnp.dot(x, layer['kernel'], precision=exact) + layer['bias']
+
+
+def make_loss(
+  layers: tuple[str, ...], *, several: bool
+) -> Callable[[Any, tasks.Batch, jax.Array], tuple[jax.Array, tasks.Totals]]:
+  """Builds the loss of a batch: the sum over the layers of the means over the rows.
+
+  One class: softmax cross-entropy. Several: the sum of the sigmoid cross-entropies of the classes
+  that are not ignored.
+  """
+
+  def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
+    labels = batch[feature_cache.LABEL]
+    count = jnp.float32(len(labels))
+    sums: tasks.Totals = {'count': count}
+    for name in layers:
+      logits = compute_logits(params[name], batch[name])
+      if several:
+        counted = labels != scores.IGNORED
+        each = optax.sigmoid_binary_cross_entropy(logits, jnp.where(counted, labels, 0))
+        sums[f'loss_{name}'] = jnp.sum(jnp.where(counted, each, 0))
+        right = jnp.sum(((logits > 0) == (labels == 1)) & counted)
+        sums[f'correct_{name}'] = right / jnp.sum(counted) * count
+      else:
+        each = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        sums[f'loss_{name}'] = jnp.sum(each)
+        sums[f'correct_{name}'] = jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+    total = jnp.sum(jnp.stack([sums[f'loss_{name}'] for name in layers])) / count
+    return total, sums
+
+  return loss
+
+
+def report_training(layers: tuple[str, ...], sums: Mapping[str, float]) -> dict[str, float]:
+  """Turns the sums of the logged steps into figures: means over the layers."""
+  count = (sums['count'] or math.nan) * len(layers)  # no step of the stretch was finite
+  return {
+    'train_loss': sum(sums[f'loss_{name}'] for name in layers) / count,
+    'train_accuracy': sum(sums[f'correct_{name}'] for name in layers) / count,
+    'learning_rate': sums['learning_rate'],
+  }
+
+
+def make_batches(
+  found: feature_cache.Features,
+  start: int,
+  stop: int,
+  *,
+  seed: int,
+  rows: range,
+  batch_size: int,
+) -> tasks.Batches:
+  """Gives this host's rows of the batches of some steps, shuffled anew in every epoch."""
+  for step in range(start, stop):
+    indices = np.array(
+      [
+        pipeline.record_index(len(found), seed=seed, position=step * batch_size + row)
+        for row in rows
+      ]
+    )
+    rows_of = {layer: found.rows(layer, indices) for layer in found.layers}
+    yield {**rows_of, feature_cache.LABEL: found.labels[indices]}
+
+
+def make_evaluation(
+  found: feature_cache.Features,
+  *,
+  several: bool,
+  batch_size: int,
+  report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]],
+) -> tasks.RowEvaluation:
+  """Builds a pass over all rows of a cache: class scores `[n, K]` of each layer, and `label`.
+
+  Where images have one class the rows hold, instead of scores, the rank of the label.
+  """
+
+  def batches() -> tasks.Batches:
+    own = jax.process_count(), jax.process_index()
+    share = batch_size // own[0]
+    for first in range(0, len(found), batch_size):
+      indices = np.arange(first + own[1] * share, first + (own[1] + 1) * share)
+      mask = (indices < len(found)).astype(np.float32)
+      indices = np.minimum(indices, len(found) - 1)
+      rows = {layer: found.rows(layer, indices) for layer in found.layers}
+      yield {**rows, feature_cache.LABEL: found.labels[indices], 'mask': mask}
+
+  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    label = batch[feature_cache.LABEL]
+    rows: tasks.Totals = {feature_cache.LABEL: label}
+    for layer in found.layers:
+      logits = compute_logits(params[layer], batch[layer])
+      if several:
+        rows[layer] = logits
+      else:
+        own = jnp.take_along_axis(logits, label[:, None], axis=1)
+        rank = jnp.sum(logits >= own, axis=1) - 1  # ties count against it
+        good = jnp.all(jnp.isfinite(logits), axis=1)
+        rows[layer] = jnp.where(good, rank, logits.shape[1])
+    return rows
+
+  return tasks.RowEvaluation(batches, measure, report)
+
+
+def detail(
+  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool
+) -> dict[str, Any]:
+  """Scores the rows of a pass, layer by layer and class by class."""
+  labels = rows[feature_cache.LABEL]
+  layers = {}
+  for layer, found in rows.items():
+    if layer != feature_cache.LABEL:
+      score = probing.score if several else probing.score_ranks
+      layers[layer] = score(found, labels, names)
+  return {'layers': layers, 'val_count': len(labels)}
+
+
+def report(
+  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool
+) -> dict[str, Any]:
+  """Gives the logged figures: of each layer, and of the best one."""
+  kind = 'map' if several else 'accuracy'
+  found = detail(rows, names=names, several=several)
+  figures = {f'val_{kind}_{layer}': each[kind] for layer, each in found['layers'].items()}
+  return {f'val_{kind}': max(figures.values()), **figures, 'val_count': found['val_count']}
