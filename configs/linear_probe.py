@@ -120,5 +120,6 @@ def _shrink(c: ml_collections.ConfigDict) -> None:
   c.views.resize = 'short_side'
   c.features.dtype = 'float32'
   c.features.part_images = 256
+  c.probe.standardize = 'dimension'
   c.model.stride = 2
   c.model.init = 'he'

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import labelled_cases
 import numpy as np
@@ -84,11 +85,16 @@ def make_extractor(trunk, layers, *, view_px=67, stride=4, dimensions=200, kind=
   )
 
 
+def extract_views(extractor, views):
+  run = jax.jit(lambda params, images: extractor(params, images))
+  return run(extractor.params(), views)
+
+
 def test_features_are_the_trunks_stages_pooled():
   trunk = make_trunk(kind='trunk', record=weights_lib.RECORDS['caffe'])
   extractor = make_extractor(trunk, features.MAPS, kind='max')
   views = transfer_cases.images(2, 67)
-  found = extractor(extractor.params(), jnp.asarray(views))
+  found = extract_views(extractor, views)
   stages = networks.trunk_stages(trunk.weights, views)
   for name in features.MAPS:
     pooled = pooling.pool(jnp.asarray(stages[name]), name, kind='max', dimensions=200)
@@ -100,7 +106,7 @@ def test_connected_features_of_an_alexnet_are_its_own():
   trunk = make_trunk(side=1, features=24)
   extractor = make_extractor(trunk, ('fc6', 'fc7'))
   views = transfer_cases.images(2, 67)
-  found = extractor(extractor.params(), jnp.asarray(views))
+  found = extract_views(extractor, views)
   expected = transfer_cases.ours(trunk.weights, trunk.weights.input.prepare(views))
   for name in ('fc6', 'fc7'):
     assert transfer_cases.difference(np.asarray(found[name]), expected[name]) < 1e-5
@@ -112,7 +118,7 @@ def test_connected_features_of_a_cfn_see_the_middle_tile_of_each_cell():
   trunk.weights.origin['config'] = {'puzzle': {'tile_px': 33}}
   extractor = make_extractor(trunk, ('fc6', 'fc7'), view_px=111, stride=2)
   views = transfer_cases.images(1, 111)
-  found = extractor(extractor.params(), jnp.asarray(views))
+  found = extract_views(extractor, views)
   tiles = [views[:, y : y + 33, x : x + 33] for y in (2, 39, 76) for x in (2, 39, 76)]
   prepared = record.prepare(np.stack(tiles, axis=1))
   params = trunk.weights.params

@@ -68,6 +68,16 @@ def test_of_equally_near_rows_the_lower_comes_first(tmp_path):
   np.testing.assert_allclose(similarities, 1)
 
 
+def test_rows_that_fill_up_a_block_are_nobodys_neighbours(tmp_path):
+  """Nearer than any real row they would be here: their similarity is 0, all others' below."""
+  rng = np.random.default_rng(0)
+  x = rng.random((30, 4), np.float32)
+  training = save_features(tmp_path / 'a', x, np.zeros(30, np.int32))
+  testing = save_features(tmp_path / 'b', -x[:3], np.zeros(3, np.int32))
+  rows, similarities = find((training, testing), k=30, block_rows=7)
+  assert np.all(similarities < 0) and np.all(np.sort(rows, axis=1) == np.arange(30))
+
+
 def test_votes_are_scikit_learns_with_the_same_weights(caches):
   training, testing = caches
   temperature = 0.1

@@ -242,9 +242,7 @@ def folders(tmp_path_factory):
   return labelled_cases.make_class_folders(tmp_path_factory.mktemp('folders'))
 
 
-def test_a_probe_of_folders_gives_every_figure_once_more_without_training(
-  folders, tmp_path, capsys
-):
+def test_a_probe_of_folders_gives_its_figures_again_without_training(folders, tmp_path, capsys):
   config = probe_cases.make_config('linear_probe', folders, layers=('conv1', 'pool5'))
   found = linear_probe.open_evaluation(config).execute(tmp_path, loop.fit)
   assert set(found) == {'random'} and found['random']['val_count'] == 15

@@ -6,17 +6,18 @@ When a process dies the others cannot go on: they say who is gone, and end.
 
 import contextlib
 import os
+import pathlib
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from cfn_jax.training import stopping
+from cfn_jax.training import lock, stopping
 
 MODES = ('off', 'auto', 'explicit')
 LOST_PEER = 3  # exit code
@@ -101,6 +102,21 @@ def name_processes() -> list[str]:
   padded = np.frombuffer(name.ljust(_NAME_BYTES, b'\0'), np.uint8)
   rows = np.asarray(multihost_utils.process_allgather(padded))
   return [row.tobytes().rstrip(b'\0').decode(errors='replace') for row in rows]
+
+
+@contextlib.contextmanager
+def hold_workdir(workdir: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
+  """Holds the workdir's lock on the first host, for all of them; see `lock.hold`."""
+  with contextlib.ExitStack() as stack:
+    refused = ''
+    if jax.process_index() == 0:
+      try:
+        stack.enter_context(lock.hold(workdir, say))
+      except lock.LockedError as error:
+        refused = str(error)
+    if stopping.any_host(bool(refused)):
+      raise lock.LockedError(refused or f'{workdir} is in use: see what the first host says')
+    yield
 
 
 @contextlib.contextmanager

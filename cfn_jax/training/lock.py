@@ -17,10 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-
-from cfn_jax.training import stopping
-
 NAME = 'run.lock'
 RENEW_SECONDS = 5.0
 WATCH_SECONDS = 20.0  # a lock of another host that is not renewed for so long is left behind
@@ -29,21 +25,6 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 class LockedError(RuntimeError):
   """Another run is at work in the workdir: which process, on which host."""
-
-
-@contextlib.contextmanager
-def hold_for_all(workdir: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
-  """Holds the workdir's lock on the first host, for all of them; see `hold`."""
-  with contextlib.ExitStack() as stack:
-    refused = ''
-    if jax.process_index() == 0:
-      try:
-        stack.enter_context(hold(workdir, say))
-      except LockedError as error:
-        refused = str(error)
-    if stopping.any_host(bool(refused)):
-      raise LockedError(refused or f'{workdir} is in use: see what the first host says')
-    yield
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from cfn_jax.training import (
   checkpoint,
   devices,
+  distributed,
   finite,
-  lock,
   metrics,
   optimizer,
   profile,
@@ -39,7 +39,7 @@ def fit(
   mesh = _make_mesh(config)
   with contextlib.ExitStack() as stack:
     stop = stack.enter_context(stopping.Stopping())
-    stack.enter_context(lock.hold_for_all(workdir, _say))
+    stack.enter_context(distributed.hold_workdir(workdir, _say))
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
     state, train_step = start(task, config, mesh)
     begun = saver.resume(task.fingerprint, state, start_over=config.start_over)
