@@ -14,7 +14,7 @@ import sys
 import jax
 
 from cfn_jax import command
-from cfn_jax.transfer import cards, export, files, surgery
+from cfn_jax.transfer import cards, checkpoints, export, files, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 
@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
   add('--input', default='', choices=('', 'keep', *weights_lib.RECORDS), help='fold it into conv1')
   add('--stride', type=int, default=0, help="conv1's; 0: 4 for AlexNet, 2 for a CFN, as --from is")
   add('--classes', type=int, default=0, help='fresh fc6..fc8 with so many outputs; 0: trunk alone')
-  add('--fc-init', default='bias', choices=tuple(surgery.FC_INITS), help='how those start')
+  add('--fc-init', default='', choices=('', *surgery.FC_INITS), help="how those start: 'bias'")
   add('--seed', type=int, default=0, help='draws them')
   add('--names', default='', choices=export.NAMES, help="'vissl': keys of VISSL's trunks")
   add('--from-input', default='', choices=('', *weights_lib.RECORDS), help='what the file expects')
@@ -60,8 +60,10 @@ def main(argv: list[str] | None = None) -> int:
     if flags.checkpoint and not flags.to:
       raise weights_lib.WeightsError(f'--to is needed: one of {", ".join(export.FORMATS)}')
     check_numbers(flags)
+    check_surgery(flags)
     to = flags.to or 'npz'
     export.check(out, to, names=flags.names, overwrite=flags.overwrite)
+    check_source(flags)
     assumed = files.Assumed(flags.from_input, flags.from_order, flags.from_stride)
     loaded = files.load_weights(
       flags.checkpoint or flags.source,
@@ -84,14 +86,60 @@ def check_numbers(flags: argparse.Namespace) -> None:
       raise weights_lib.WeightsError(f'--{name.replace("_", "-")}={value}: from 0 to {largest}')
 
 
+def check_surgery(flags: argparse.Namespace) -> None:
+  """Raises WeightsError for flags of fresh layers where none are drawn."""
+  if flags.classes and _choose_model(flags) != 'alexnet':
+    raise weights_lib.WeightsError(
+      f"--classes={flags.classes}: fresh layers are AlexNet's alone: they come with --model=alexnet"
+    )
+  for name in ('fc_init', 'seed'):
+    value = getattr(flags, name)
+    if value and not flags.classes:
+      raise weights_lib.WeightsError(
+        f'--{name.replace("_", "-")}={value}: it is about fresh layers, which come with '
+        '--model=alexnet --classes=N'
+      )
+
+
+def check_source(flags: argparse.Namespace) -> None:
+  """Raises WeightsError for flags that mean nothing to the source that there is."""
+  path = pathlib.Path(flags.checkpoint or flags.source).expanduser()
+  if not path.exists():
+    return  # the reader says so
+  file = files.find_file(path)
+  if file.is_dir():
+    given = {
+      '--from-input': flags.from_input,
+      '--from-order': flags.from_order,
+      '--from-stride': flags.from_stride,
+    }
+    reason = f'{path} holds checkpoints, which say it themselves'
+    if checkpoints.is_step(path) and flags.step != 'latest':
+      raise weights_lib.WeightsError(f'--step={flags.step}: {path} is one step already')
+  else:
+    given = {
+      '--step': '' if flags.step == 'latest' else flags.step,
+      '--weights': '' if flags.weights == 'params' else flags.weights,
+    }
+    reason = f'{file} is one file of weights, without steps or averages'
+  for name, value in given.items():
+    if value:
+      raise weights_lib.WeightsError(f'{name}={value}: {reason}')
+
+
+def _choose_model(flags: argparse.Namespace) -> str:
+  """Gives the network that is asked for; '': as the source is."""
+  return flags.model or ('alexnet' if flags.checkpoint else '')
+
+
 def shape_network(weights: weights_lib.Weights, flags: argparse.Namespace) -> weights_lib.Weights:
   """Does the surgery that the flags ask for."""
-  model = flags.model or ('alexnet' if flags.checkpoint else '')
+  model = _choose_model(flags)
   if model == 'alexnet' and (weights.kind != 'alexnet' or flags.classes):
     weights = surgery.to_alexnet(
       weights,
       num_classes=flags.classes,
-      fc_init=flags.fc_init,
+      fc_init=flags.fc_init or 'bias',
       seed=flags.seed,
       stride=flags.stride or 4,
     )

@@ -3,6 +3,7 @@
 Flags, devices, the workdir, and one call; what a task does stands elsewhere.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import signal
@@ -52,6 +53,7 @@ EXPECTED = (
   OSError,
   checkpoint.CheckpointError,
   devices.BatchError,
+  devices.OutOfMemoryError,
   feature_cache.CacheError,
   finite.NonFiniteError,
   images.BadImage,
@@ -103,24 +105,21 @@ def run(
   print_summary(made, workdir)
   with command.short_errors(*EXPECTED):
     try:
-      return loop.fit(made, config, workdir)
+      with explain_memory(config):
+        return loop.fit(made, config, workdir)
     except images.BadImage as error:
       hint = '--config.data.on_bad_image=skip lists such files and goes on without them'
       raise images.BadImage(error.name, f'{error.reason}; {hint}') from error
-    except jax.errors.JaxRuntimeError as error:
-      if 'RESOURCE_EXHAUSTED' not in str(error):
-        raise
-      command.fail(say_out_of_memory(config, str(error)))
 
 
-def say_out_of_memory(config: ml_collections.ConfigDict, error: str) -> str:
-  """Names the ways out where a device has too little memory for a step or an evaluation."""
-  asked = error.strip().splitlines()[0]
-  return (
-    f'a device ran out of memory ({asked}). Less is needed with a smaller batch_size (now '
-    f'{config.batch_size}) or eval_batch_size ({config.eval_batch_size}), with accumulate_steps > '
-    f'{config.accumulate_steps}, which keeps the batch, with remat = True (now {config.remat}), or '
-    f"with compute_dtype = 'bfloat16' (now '{config.compute_dtype}')"
+def explain_memory(config: ml_collections.ConfigDict) -> contextlib.AbstractContextManager[None]:
+  """Names the ways out where a device has too little memory, see `devices.explain_memory`."""
+  return devices.explain_memory(
+    batch_size=config.batch_size,
+    eval_batch_size=config.eval_batch_size,
+    accumulate_steps=config.accumulate_steps,
+    remat=config.remat,
+    compute_dtype=config.compute_dtype,
   )
 
 
@@ -128,7 +127,7 @@ def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> 
   """Trains and scores what an evaluation compares; returns the figures of its runs."""
   with command.short_errors(ValueError, OSError):
     plan = EVALUATIONS[config.task](config)
-  with command.short_errors(*EXPECTED):
+  with command.short_errors(*EXPECTED), explain_memory(config):
     figures = evaluation_runs.execute(plan, config, workdir, run)
   if not jax.process_index():
     for name, rows in plan.charts(figures).items():
@@ -141,7 +140,7 @@ def run_probe(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[
   """Evaluates frozen features; returns the figures of its runs."""
   with command.short_errors(ValueError, OSError):
     opened = PROBES[config.task](config)
-  with command.short_errors(*EXPECTED):
+  with command.short_errors(*EXPECTED), explain_memory(config):
     figures = opened.execute(workdir, run)
   if not jax.process_index():
     for name, rows in opened.charts(figures).items():
@@ -235,11 +234,15 @@ def main(arguments: list[str]) -> None:
     command.fail(f'--workdir={workdir} cannot be made a folder: {error.strerror}')
   start_devices(config)
   try:
-    with distributed.watch_peers(config.distributed.heartbeat_s):
+    with (
+      stopping.interrupted_by_sigterm(enabled=config.distributed.mode == 'off'),
+      distributed.watch_peers(config.distributed.heartbeat_s),
+    ):
       figures = TASKS[config.task](config, workdir)
-  except KeyboardInterrupt:  # before the run began
-    print('stopped before the run began; the same command starts it', file=sys.stderr)
-    sys.exit(128 + signal.SIGINT)
+  except KeyboardInterrupt as error:  # before a run began, or between two runs of an evaluation
+    number = signal.SIGTERM if isinstance(error, stopping.Terminated) else signal.SIGINT
+    print(f'{number.name}: stopped outside a run; the same command goes on', file=sys.stderr)
+    sys.exit(128 + number)
   except stopping.Stopped as stopped:
     print(stopped, file=sys.stderr)
     sys.exit(stopped.code)

@@ -1,6 +1,7 @@
 """`python -m cfn_jax.convert`: out of a run, in from other programs, and what it refuses."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import test_transfer_files
 import transfer_cases as cases
 
 from cfn_jax import convert
-from cfn_jax.transfer import files, networks
+from cfn_jax.transfer import cards, export, files, networks
 from cfn_jax.transfer import weights as weights_lib
 
 
@@ -21,6 +22,23 @@ def workdir(tmp_path_factory):
   weights = cases.draw(kind='cfn', stride=2, side=3, width=0.1, features=8)
   test_transfer_files.save_run(folder, weights.params)
   return folder
+
+
+@pytest.fixture(scope='module')
+def sources(workdir, tmp_path_factory):
+  """What is converted: a workdir, a step, a folder of ours, its file, a file without a record."""
+  folder = tmp_path_factory.mktemp('sources')
+  weights = files.load_weights(workdir)
+  export.save_folder(weights, folder / 'exported', 'npz')
+  flat = {f'{layer}/{n}': a for layer, named in weights.params.items() for n, a in named.items()}
+  np.savez(folder / 'bare.npz', **flat)
+  return {
+    'workdir': workdir,
+    'step': workdir / 'checkpoints' / '3',
+    'folder': folder / 'exported',
+    'file': folder / 'exported' / 'weights.npz',
+    'bare': folder / 'bare.npz',
+  }
 
 
 def _fail(capsys, *arguments):
@@ -133,6 +151,69 @@ def test_a_folder_is_replaced_only_when_asked_and_only_ours(workdir, tmp_path, c
   assert sorted(path.name for path in tmp_path.iterdir()) == ['mine', 'out']
 
 
+def test_what_a_user_put_beside_our_files_is_never_deleted(sources, tmp_path, capsys):
+  out = tmp_path / 'out'
+  arguments = [f'--from={sources["file"]}', f'--out={out}', '--overwrite']
+  assert convert.main(arguments) == 0
+  (out / '__pycache__').mkdir()
+  (out / '__pycache__' / 'mine.pyc').write_text('not of a module of ours')
+  (out / 'notes.txt').write_text('years of work')
+  error = _fail(capsys, *arguments)
+  assert '__pycache__, notes.txt; --overwrite would delete it' in error
+  assert (out / 'notes.txt').read_text() == 'years of work'
+  (out / cards.NAME).write_text('{}')
+  assert 'no model card' in _fail(capsys, *arguments) and (out / 'notes.txt').exists()
+
+
+def test_what_python_compiled_of_our_module_is_no_obstacle(tmp_path):
+  out = tmp_path / 'out'
+  out.mkdir()
+  (out / 'alexnet.py').write_text('')
+  (out / cards.NAME).write_text(json.dumps({'sha256': {'alexnet.py': ''}}))
+  (out / '__pycache__').mkdir()
+  (out / '__pycache__' / 'alexnet.cpython-311.pyc').write_text('')
+  export.check(out, 'npz', overwrite=True)
+
+
+def test_a_link_is_followed_and_stays(sources, tmp_path):
+  (tmp_path / 'disk').mkdir()
+  (tmp_path / 'out').symlink_to(tmp_path / 'disk' / 'out')
+  arguments = [f'--from={sources["file"]}', f'--out={tmp_path / "out"}']
+  assert convert.main(arguments) == 0
+  assert convert.main([*arguments, '--overwrite', '--input=unit']) == 0
+  assert (tmp_path / 'out').is_symlink()
+  assert files.load_weights(tmp_path / 'disk' / 'out').input == weights_lib.RECORDS['unit']
+  assert [path.name for path in (tmp_path / 'disk').iterdir()] == ['out']
+
+
+def test_a_link_to_itself_is_named(sources, tmp_path, capsys):
+  (tmp_path / 'out').symlink_to(tmp_path / 'out')
+  error = _fail(capsys, f'--from={sources["file"]}', f'--out={tmp_path / "out"}')
+  assert str(tmp_path / 'out') in error and 'leads nowhere' in error
+
+
+def test_the_old_folder_is_there_until_the_new_one_is(sources, tmp_path, capsys, monkeypatch):
+  out = tmp_path / 'out'
+  arguments = [f'--from={sources["file"]}', f'--out={out}']
+  assert convert.main(arguments) == 0
+  before = {path.name: path.read_bytes() for path in out.iterdir()}
+  rename, seen = pathlib.Path.rename, []
+
+  def fail_in_place(path, target):
+    if path.parent == out.parent and not path.name.endswith('.replaced') and path != out:
+      whole = [each for each in out.parent.iterdir() if (each / 'weights.npz').is_file()]
+      seen.append(sorted(each.name.endswith('.replaced') for each in whole))
+      raise OSError(28, 'No space left on device')
+    return rename(path, target)
+
+  monkeypatch.setattr(pathlib.Path, 'rename', fail_in_place)
+  error = _fail(capsys, *arguments, '--overwrite', '--input=unit')
+  assert str(out) in error and 'No space left' in error
+  assert seen == [[False, True]]  # both the new and the old one, whole
+  assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+  assert [path.name for path in tmp_path.iterdir()] == ['out']
+
+
 @pytest.mark.parametrize(
   ('arguments', 'words'),
   [
@@ -146,10 +227,24 @@ def test_a_folder_is_replaced_only_when_asked_and_only_ours(workdir, tmp_path, c
     (('--checkpoint={workdir}', '--to=npz', '--classes=-3'), '--classes=-3: from 0 to 1000000'),
     (('--checkpoint={workdir}', '--to=npz', '--stride=40'), '--stride=40: from 0 to 11'),
     (('--checkpoint={workdir}', '--to=safetensors', '--names=vissl'), '96, 256, 384, 384, 256'),
+    # Flags that would change nothing.
+    (('--from={bare}', '--classes=5'), '--classes=5: fresh layers are AlexNet'),
+    (('--checkpoint={workdir}', '--to=npz', '--model=cfn', '--classes=7'), '--classes=7: fresh'),
+    (('--checkpoint={workdir}', '--to=npz', '--fc-init=he'), '--fc-init=he: it is about fresh'),
+    (('--checkpoint={workdir}', '--to=npz', '--seed=3'), '--seed=3: it is about fresh layers'),
+    (('--checkpoint={folder}', '--to=npz', '--weights=ema'), '--weights=ema: '),
+    (('--checkpoint={folder}', '--to=npz', '--step=3'), 'without steps'),
+    (('--from={bare}', '--step=best'), '--step=best: '),
+    (('--checkpoint={step}', '--to=npz', '--step=5'), 'is one step already'),
+    (('--checkpoint={workdir}', '--to=npz', '--from-input=caffe'), '--from-input=caffe: '),
+    (('--checkpoint={step}', '--to=npz', '--from-stride=4'), 'say it themselves'),
+    (('--checkpoint={folder}', '--to=npz', '--from-input=caffe'), 'record says its input: R, G'),
+    (('--from={file}', '--from-order=caffenet'), 'record says its order: alexnet'),
+    (('--from={file}', '--from-stride=4'), "says its stride: 2; '4' was asked for"),
   ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(workdir, tmp_path, capsys, arguments, words):
-  given = [argument.format(workdir=workdir) for argument in arguments]
+def test_bad_input_is_one_line_and_leaves_nothing(sources, tmp_path, capsys, arguments, words):
+  given = [argument.format(**sources) for argument in arguments]
   error = _fail(capsys, *given, f'--out={tmp_path / "out"}')
   assert words in error and len(error.strip().splitlines()) == 1
   assert not list(tmp_path.iterdir())

@@ -113,6 +113,34 @@ def test_stopped_by_either_signal_anywhere_the_run_is_the_uninterrupted_one(
   assert (workdir / 'answers.png').read_bytes() == (straight / 'answers.png').read_bytes()
 
 
+BEFORE = """
+import os, sys
+from absl import app
+from cfn_jax import command, main
+def build(config, workdir):
+  os.kill(os.getpid(), int(sys.argv[0]))
+  raise AssertionError('the signal came to nothing')
+main.TASKS['jigsaw'] = build
+number, *arguments = sys.argv[1:]
+app.run(main.main, argv=[number, *arguments], flags_parser=command.parse_flags)
+"""
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_run_ends_with_its_code_and_a_line(number, tmp_path):
+  result = subprocess.run(
+    [sys.executable, '-c', BEFORE, str(int(number)), *SMALL, f'--workdir={tmp_path / "run"}'],
+    cwd=killed_runs.REPOSITORY,
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
+  )
+  assert result.returncode == 128 + number, result.stderr
+  assert f'{number.name}: stopped outside a run; the same command goes on' in result.stderr
+  assert 'Traceback' not in result.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(number, tmp_path):
@@ -196,7 +224,7 @@ def test_another_run_in_the_workdir_is_refused_with_both_values(change, copied):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_other_workers_devices_and_logging(copied, tmp_path):
+def test_a_run_goes_on_with_other_workers_and_logging(copied, tmp_path):
   more = (*SMALL, '--config.num_steps=12')
   assert run(*more, f'--workdir={tmp_path / "straight"}').returncode == 0
   others = ('--config.data.num_workers=1', '--config.log_every_steps=3')

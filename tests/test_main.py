@@ -303,6 +303,9 @@ def test_a_diverging_run_stops_with_step_records_and_picture(tmp_path):
   assert result.returncode == 2
   assert 'not finite at step' in result.stderr and '8 records' in result.stderr
   assert (workdir / 'bad_batch.png').exists()
+  listed = (workdir / 'bad_batch.txt').read_text().splitlines()
+  assert [line.partition('\t')[0] for line in listed] == [str(row) for row in range(8)]
+  assert all(line.partition('\t')[2] for line in listed)
   assert not list((workdir / 'checkpoints').glob('3*'))
 
 
@@ -340,6 +343,30 @@ def test_too_little_memory_is_told_with_the_ways_out(tmp_path):
   assert result.returncode == 2, result.stderr
   assert 'ran out of memory' in result.stderr and 'batch_size (now 2048)' in result.stderr
   assert 'accumulate_steps' in result.stderr and 'remat = True' in result.stderr
+
+
+@pytest.mark.parametrize('kind', ['EVALUATIONS', 'PROBES'])
+def test_evaluations_that_run_out_of_memory_tell_the_ways_out_too(
+  kind, tmp_path, monkeypatch, capsys
+):
+  import jax
+
+  from cfn_jax import command, main
+
+  class Opened:
+    def execute(self, *_):
+      raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room for features')
+
+  config = command.load_config(f'{REPOSITORY}/configs/knn.py')
+  monkeypatch.setitem(getattr(main, kind), config.task, lambda config: Opened())
+  monkeypatch.setattr(main.evaluation_runs, 'execute', Opened().execute)
+  act = main.run_evaluation if kind == 'EVALUATIONS' else main.run_probe
+  with pytest.raises(SystemExit) as ended:
+    act(config, tmp_path)
+  assert ended.value.code == 2
+  said = capsys.readouterr().err
+  assert 'ran out of memory (RESOURCE_EXHAUSTED: no room for features)' in said
+  assert f'eval_batch_size ({config.eval_batch_size})' in said
 
 
 def test_a_trace_of_some_steps_is_written_on_demand(tmp_path):

@@ -256,7 +256,38 @@ def test_an_older_checkpoint_without_digests_still_restores(tmp_path):
   path = folder / '6' / 'meta' / 'metadata'
   meta = json.loads(path.read_text())
   path.write_text(json.dumps({name: meta[name] for name in META}))
-  assert_equal(resume(tmp_path).state, make_state(6))
+  start = resume(tmp_path)
+  assert_equal(start.state, make_state(6))
+  assert start.notes == [f'{folder / "6"} is not verified: it was saved without digests']
+  path.write_text(json.dumps(digests.seal({'fingerprint': FINGERPRINT})))
+  start = resume(tmp_path)  # its arrays have none
+  assert len(start.notes) == 1
+  assert 'saved without its config' in checkpoint.say_changes(start.meta, {'num_steps': 6})
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('fingerprint', ['seed']),
+    ('config', 'x' * 500),
+    ('unevaluated', [3]),
+    ('unevaluated', {'step': 'x'}),
+    ('skipped_steps', 'x'),
+    ('arrays', [1]),
+    ('arrays', {'params': 1}),
+    ('arrays', {'params': {'shape': [1]}}),
+  ],
+)
+def test_a_mapping_of_other_kinds_of_values_is_damage_even_where_its_digest_is_right(
+  name, value, tmp_path
+):
+  folder = save_all(tmp_path, [6])
+  path = folder / '6' / 'meta' / 'metadata'
+  meta = {key: each for key, each in json.loads(path.read_text()).items() if key != digests.OWN}
+  path.write_text(json.dumps(digests.seal(meta | {name: value})))
+  with pytest.raises(checkpoint.CheckpointError, match='6 is damaged: meta/metadata') as caught:
+    resume(tmp_path)
+  assert len(str(caught.value)) < 800
 
 
 def test_parts_that_hold_no_array_may_come_and_go(tmp_path):

@@ -5,8 +5,10 @@ import contextlib
 import re
 
 import jax
+import killed_runs
 import numpy as np
 import pytest
+import tiny_task
 from jax.sharding import NamedSharding, PartitionSpec
 from test_training_step import distance, make_config, make_mesh, make_parts, train
 
@@ -88,6 +90,60 @@ def test_eight_devices_take_the_steps_of_one():
   (one, losses), (eight, shared) = train(c, count=1), train(c, count=8)
   assert shared == pytest.approx(losses, rel=1e-5)
   assert distance(one.params, eight.params) < 1e-5
+
+
+@pytest.mark.parametrize(('first', 'second'), [(8, 1), (8, 3), (1, 8), (3, 8)])
+def test_a_run_goes_on_with_another_number_of_devices(first, second, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(tiny_task, 'BATCH', 24)
+  seen = []
+
+  def fit(name, count, steps):
+    (tmp_path / name).mkdir(exist_ok=True)
+    task = tiny_task.make_task()
+    task.pictures['end'] = lambda workdir, params, step: None
+    config = tiny_task.make_config(
+      num_devices=count, num_steps=steps, batch_size=24, eval_batch_size=24, ema_decay=0.9
+    )
+    start = loop.start
+
+    def watched(*arguments):
+      state, step = start(*arguments)
+      seen.append(len(state.params['fc']['kernel'].devices()))
+      return state, step
+
+    with monkeypatch.context() as patch:
+      patch.setattr(loop, 'start', watched)
+      loop.fit(task, config, tmp_path / name)
+
+  fit('straight', first, 12)
+  fit('moved', first, 6)
+  fit('moved', second, 12)
+  assert seen == [first, first, second]
+  said = capsys.readouterr().err
+  assert f'num_devices: {first}, now {second}' in said and 'continuing from step 6' in said
+  ours, theirs = (killed_runs.read_arrays(tmp_path / name, 12) for name in ('moved', 'straight'))
+  assert ours.keys() == theirs.keys() and len(ours) > 7
+  for name, array in theirs.items():
+    np.testing.assert_allclose(ours[name], array, rtol=2e-6, atol=1e-6, err_msg=name)
+
+
+def test_what_runs_out_of_memory_names_the_ways_out_and_other_errors_pass():
+  run = {
+    'batch_size': 7,
+    'eval_batch_size': 9,
+    'accumulate_steps': 2,
+    'remat': False,
+    'compute_dtype': 'float32',
+  }
+  with (
+    pytest.raises(devices.OutOfMemoryError, match=r'memory \(RESOURCE_EXHAUSTED: 5G\)') as caught,
+    devices.explain_memory(**run),
+  ):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: 5G\nmore')
+  for text in ('(now 7)', '(9)', 'steps > 2', 'remat = True (now False)', "(now 'float32')"):
+    assert text in str(caught.value)
+  with pytest.raises(jax.errors.JaxRuntimeError, match='INTERNAL'), devices.explain_memory(**run):
+    raise jax.errors.JaxRuntimeError('INTERNAL: else')
 
 
 @pytest.mark.parametrize('count', [1, 3, 8])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -174,6 +175,47 @@ def test_a_damaged_step_is_told_and_its_work_done_again(straight, tmp_path, caps
   assert (workdir / 'checkpoints' / 'damaged_6').is_dir()
 
 
+@pytest.mark.parametrize('left', ['nothing', 'damaged'])
+def test_a_run_that_lost_its_checkpoints_starts_over_only_when_told(left, straight, tmp_path):
+  workdir = tmp_path / 'run'
+  fit(workdir, tiny_task.make_config(num_steps=8 if left == 'nothing' else 3))
+  shutil.rmtree(workdir / 'checkpoints')
+  if left == 'damaged':
+    (workdir / 'checkpoints' / 'damaged_3').mkdir(parents=True)
+  before = (workdir / 'metrics.jsonl').read_bytes()
+  why = 'goes to step 8' if left == 'nothing' else 'only damaged_3'
+  with pytest.raises(checkpoint.CheckpointError, match=f'{why}.*start_over=True'):
+    fit(workdir)
+  assert (workdir / 'metrics.jsonl').read_bytes() == before
+  fit(workdir, tiny_task.make_config(start_over=True))
+  assert_same_run(workdir, straight)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_simply_starts_again(straight, tmp_path):
+  """The first save, of step 3, is waited for after step 4 is logged."""
+  workdir = tmp_path / 'run'
+  fit(workdir, tiny_task.make_config(num_steps=4))
+  for step in ('3', '4'):
+    shutil.rmtree(workdir / 'checkpoints' / step)
+  (workdir / 'checkpoints' / '3.orbax-checkpoint-tmp').mkdir()
+  fit(workdir)
+  assert_same_run(workdir, straight)
+
+
+def test_an_evaluation_scores_the_moving_average_beside_the_parameters(tmp_path):
+  fit(tmp_path / 'run', tiny_task.make_config(ema_decay=0.9))
+  row, arrays = read_rows(tmp_path / 'run')[-1], read_arrays(tmp_path / 'run', 12)
+
+  def score(part):
+    kernel, bias = (arrays[f"['{part}']['fc']['{name}']"] for name in ('kernel', 'bias'))
+    batches = [tiny_task.make_batch(1_000_000 + i) for i in range(tiny_task.EVALUATION_BATCHES)]
+    return -sum(np.abs(batch['x'] @ kernel + bias - batch['y']).sum() for batch in batches)
+
+  assert row['val_accuracy'] == pytest.approx(score('params'), rel=1e-5)
+  assert row['ema_val_accuracy'] == pytest.approx(score('ema'), rel=1e-5)
+  assert abs(row['ema_val_accuracy'] - row['val_accuracy']) > 0.01
+
+
 def test_times_set_back_change_nothing(straight, tmp_path):
   """All files of the first part are from next year."""
   workdir = tmp_path / 'run'
@@ -201,6 +243,8 @@ def test_a_bad_step_stops_with_step_records_picture_and_the_last_good_checkpoint
   for text in ('at step 5 (seen at step 6)', 'record 40', '8 records', 'step 4', 'bad_batch.png'):
     assert text in str(caught.value), text
   assert (tmp_path / 'run' / 'bad_batch.png').read_text() == 'True'
+  listed = (tmp_path / 'run' / 'bad_batch.txt').read_text().splitlines()
+  assert listed == [f'{row}\trecord {40 + row}' for row in range(8)]
   assert step_folders.find_steps(tmp_path / 'run' / 'checkpoints') == [3, 4]
 
 
@@ -228,6 +272,23 @@ def test_one_skipped_step_more_than_the_limit_stops_the_run_after_restarts_too(t
     fit(tmp_path / 'run', config, signals=signals, **bad)
   with pytest.raises(finite.NonFiniteError, match=r'at step 9.*3 steps of at most 2'):
     fit(tmp_path / 'run', config, **bad)
+
+
+def test_a_sigterm_outside_a_run_unwinds_and_a_second_one_is_the_systems():
+  ours = signal.getsignal(signal.SIGTERM)
+  with stopping.interrupted_by_sigterm(enabled=True), stopping.Stopping() as stop:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop()  # a run notes it, as ever
+  signal.signal(signal.SIGTERM, ours)
+  with stopping.interrupted_by_sigterm(enabled=True):
+    with pytest.raises(stopping.Terminated):
+      os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+  signal.signal(signal.SIGTERM, ours)
+  for enabled in (True, False):
+    with stopping.interrupted_by_sigterm(enabled=enabled):
+      assert (signal.getsignal(signal.SIGTERM) is ours) != enabled
+    assert signal.getsignal(signal.SIGTERM) is ours
 
 
 def test_an_unknown_choice_for_bad_steps_is_refused():

@@ -98,6 +98,12 @@ def test_pytorch_gives_the_logits_of_an_exported_cfn(torch, tmp_path, normalizat
   [
     ('ceil_mode=True', 'ceil_mode=False', 'pool1'),
     ('alpha=1e-4', 'alpha=5e-4', 'norm1'),
+    # The groups of conv2 exchanged: each sees the channels of the other.
+    (
+      "getattr(self, f'conv{number}')(x)",
+      "getattr(self, f'conv{number}')(x.roll(x.shape[1] // 2, 1) if number == 2 else x)",
+      'conv2',
+    ),
     ("INPUT_CHANNELS == 'bgr'", "INPUT_CHANNELS == 'rgb'", 'conv1'),
     ("'pool5'].flatten(1)", "'pool5'].permute(0, 2, 3, 1).flatten(1)", 'fc6'),
     ('self.conv', 'self.conv', ''),
@@ -120,6 +126,30 @@ def test_the_comparison_sees_each_thing_that_can_break(torch, tmp_path, old, new
   stage_seen = stage or 'fc8'
   far = cases.difference(found[stage_seen].numpy(), wanted[stage_seen])
   assert far > 1e-3 if stage else far < cases.TOLERANCE
+
+
+def test_another_count_of_groups_does_not_take_the_weights(torch, tmp_path):
+  export.save_folder(cases.draw(), tmp_path / 'out', 'pytorch')
+  path = tmp_path / 'out' / 'alexnet.py'
+  source = path.read_text()
+  assert 'GROUPS = (1, 2, 1, 2, 2)' in source
+  path.write_text(source.replace('GROUPS = (1, 2, 1, 2, 2)', 'GROUPS = (1, 1, 1, 2, 2)'))
+  with pytest.raises(RuntimeError, match=r'size mismatch for conv2\.weight'):
+    _load_module(path).load(tmp_path / 'out' / 'model.pth')
+
+
+@pytest.mark.parametrize('kind', ['alexnet', 'cfn', 'trunk'])
+def test_a_round_trip_through_pytorch_returns_the_same_bytes(torch, tmp_path, kind):
+  weights = cases.draw(kind=kind, order='alexnet', groups=(1, 1, 1, 2, 2), side=3, stride=2)
+  weights = weights.replace(origin={'file': 'somewhere', 'config': {'seed': 3}})
+  export.save_folder(weights, tmp_path / 'one', 'pytorch')
+  again = files.load_weights(tmp_path / 'one')
+  cases.assert_same_arrays(again, weights)
+  assert again.replace(params={}) == weights.replace(params={})
+  made = export.save_folder(again, tmp_path / 'two', 'pytorch')
+  assert 'model.pth' in made
+  for name in made:
+    assert (tmp_path / 'one' / name).read_bytes() == (tmp_path / 'two' / name).read_bytes(), name
 
 
 def test_a_photograph_gives_the_same_as_here(torch, tmp_path, shared_data):

@@ -87,15 +87,22 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   state, step = loop.start(jigsaw_task.make_task(config, pretext), config, mesh)
   batch = devices.put_batch(make_batch(config, pretext), mesh)
 
-  began = time.perf_counter()
-  compiled = step.lower(state, batch).compile()
-  compile_seconds = time.perf_counter() - began
-  times = []
-  for _ in range(arguments.warmup + arguments.steps):
+  with devices.explain_memory(
+    batch_size=config.batch_size,
+    eval_batch_size=config.eval_batch_size,
+    accumulate_steps=config.accumulate_steps,
+    remat=config.remat,
+    compute_dtype=config.compute_dtype,
+  ):
     began = time.perf_counter()
-    state, report = compiled(state, batch)
-    jax.block_until_ready((state, report))
-    times.append(time.perf_counter() - began)
+    compiled = step.lower(state, batch).compile()
+    compile_seconds = time.perf_counter() - began
+    times = []
+    for _ in range(arguments.warmup + arguments.steps):
+      began = time.perf_counter()
+      state, report = compiled(state, batch)
+      jax.block_until_ready((state, report))
+      times.append(time.perf_counter() - began)
   seconds = float(np.median(times[arguments.warmup :]))
   flops = count_flops(pretext)
   images_per_second = config.batch_size / seconds

@@ -142,6 +142,8 @@ class Checkpoints:
         where = str(self.folder / str(step))
         check_fingerprint(meta['fingerprint'], fingerprint, where=where)
         start = Start(step, self.restore(step, target), meta, notes)
+        if not digests.is_verified(meta):
+          notes.append(f'{where} is not verified: it was saved without digests')
         break
       except DamagedError as error:
         damaged[step] = str(error)
@@ -250,6 +252,8 @@ class Checkpoints:
 
 def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
   """Says which fields of a config differ from those that a step was made with."""
+  if 'config' not in meta:
+    return ' (what changed is not known: it was saved without its config)'
   before, now = _flatten(meta['config']), _flatten(json.loads(json.dumps(config)))
   changed = [
     f'{name}: {before.get(name)!r}, now {now.get(name)!r}'

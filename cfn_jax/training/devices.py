@@ -1,6 +1,7 @@
 """Data parallelism: batches are split over all devices of all hosts, the state is on each."""
 
 import collections
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +16,37 @@ AHEAD = 2  # batches on their way to the devices while a step runs
 
 class BatchError(ValueError):
   """Devices that are not there, or a batch that they cannot share equally."""
+
+
+class OutOfMemoryError(RuntimeError):
+  """A device has too little memory for a step or an evaluation; what would need less."""
+
+
+@contextlib.contextmanager
+def explain_memory(
+  *,
+  batch_size: int,
+  eval_batch_size: int,
+  accumulate_steps: int,
+  remat: bool,
+  compute_dtype: str,
+) -> Iterator[None]:
+  """Names the ways out where a device runs out of memory; the arguments are those of the run.
+
+  Raises:
+    OutOfMemoryError: in the place of the runtime's own.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    raise OutOfMemoryError(
+      f'a device ran out of memory ({str(error).strip().splitlines()[0]}). Less is needed with a '
+      f'smaller batch_size (now {batch_size}) or eval_batch_size ({eval_batch_size}), with '
+      f'accumulate_steps > {accumulate_steps}, which keeps the batch, with remat = True (now '
+      f"{remat}), or with compute_dtype = 'bfloat16' (now '{compute_dtype}')"
+    ) from error
 
 
 def make_mesh(count: int = 0) -> Mesh:

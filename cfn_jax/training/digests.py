@@ -78,6 +78,11 @@ def is_sealed(meta: Mapping[str, Any]) -> bool:
   return OWN not in meta or meta[OWN] == _hash_json(rest)
 
 
+def is_verified(meta: Mapping[str, Any]) -> bool:
+  """Tells whether a step was saved with digests, which reading it has compared."""
+  return OWN in meta and bool(meta.get(ARRAYS))
+
+
 def _hash_json(value: Any) -> str:
   # Through JSON once: tuples come back as lists, and the digest must not see the difference.
   text = json.dumps(json.loads(json.dumps(value)), sort_keys=True)

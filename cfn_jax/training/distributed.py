@@ -21,6 +21,7 @@ from cfn_jax.training import lock, stopping
 
 MODES = ('off', 'auto', 'explicit')
 LOST_PEER = 3  # exit code
+JOIN_SECONDS = 300.0  # as the runtime waits for the processes
 _NAME_BYTES = 128
 
 
@@ -44,7 +45,7 @@ def check(
       )
     return
   host, colon, port = coordinator.rpartition(':')
-  if not (host and colon and port.isdigit()):
+  if not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
     raise DistributedError(
       f"distributed.coordinator = '{coordinator}': HOST:PORT of process 0, such as 10.0.0.1:1234"
     )
@@ -69,7 +70,8 @@ def start(
     heartbeat_s: a process that is silent for so many seconds counts as dead.
 
   Raises:
-    DistributedError: settings that cannot work; no cluster that 'auto' knows.
+    DistributedError: settings that cannot work; no cluster that 'auto' knows; the others cannot
+      be reached.
   """
   check(
     mode,
@@ -81,9 +83,13 @@ def start(
   if mode == 'off':
     return
   if mode == 'explicit':
-    jax.distributed.initialize(
-      coordinator, num_processes, process_id, heartbeat_timeout_seconds=heartbeat_s
-    )
+    _meet(coordinator, num_processes, process_id)
+    try:
+      jax.distributed.initialize(
+        coordinator, num_processes, process_id, heartbeat_timeout_seconds=heartbeat_s
+      )
+    except RuntimeError as error:
+      raise _not_joined(f'process {process_id} of {num_processes}', coordinator, error) from error
     return
   try:
     jax.distributed.initialize(heartbeat_timeout_seconds=heartbeat_s)
@@ -92,6 +98,48 @@ def start(
       f"distributed.mode = 'auto' found no Slurm, TPU pod, Kubernetes or Open MPI here ({error}); "
       "name the processes with 'explicit', or take 'off' on one machine"
     ) from error
+  except RuntimeError as error:
+    raise _not_joined('this process', "that 'auto' found", error) from error
+
+
+def _meet(coordinator: str, num_processes: int, process_id: int) -> None:
+  """Sees that process 0 can listen and the others reach it, for at most `JOIN_SECONDS`.
+
+  The runtime crashes where its port is taken, and aborts where nobody answers: not every such
+  failure is an exception.
+  """
+  who = f'process {process_id} of {num_processes}'
+  host, _, port = coordinator.rpartition(':')
+  if process_id == 0:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+      socket.create_server(('', int(port)), family=family, dualstack_ipv6=both).close()
+    except OSError as error:
+      raise _not_joined(who, coordinator, error) from error
+    return
+  deadline, told = time.monotonic() + JOIN_SECONDS, False
+  while True:
+    left = deadline - time.monotonic()
+    try:
+      socket.create_connection((host.strip('[]'), int(port)), timeout=max(0.1, left)).close()
+      return
+    except OSError as error:
+      if left <= 1:
+        raise _not_joined(who, coordinator, error) from error
+      if not told:
+        _say(f'{who} waits for the coordinator {coordinator} ({error})')
+      told = True
+    time.sleep(1)
+
+
+def _not_joined(who: str, coordinator: str, error: Exception) -> DistributedError:
+  reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+  return DistributedError(
+    f'{who} could not join the others at the coordinator {coordinator} ({reason}): process 0 must '
+    'run on that host, its port must be free there and open to the others, and all processes must '
+    'be started together'
+  )
 
 
 def name_processes() -> list[str]:

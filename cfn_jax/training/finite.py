@@ -9,6 +9,8 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from cfn_jax.training import task as tasks
 
 ON_NONFINITE = ('stop', 'skip')
@@ -82,11 +84,15 @@ class Watch:
     with contextlib.closing(self._task.train_batches(bad, bad + 1)) as batches:
       self._draw(self._workdir, next(batches))
     records, saved = self._task.records(bad), self._newest()
+    listed = self._workdir / 'bad_batch.txt'
+    if jax.process_index() == 0:
+      lines = [f'{row}\t{name}\n' for row, name in enumerate(records)]
+      listed.write_text(''.join(lines))
     more = f'; {total} steps of at most {self._limit}' if self._limit else ''
     raise NonFiniteError(
       f'the loss or its gradient is not finite at step {bad} (seen at step {step}{more}); '
-      f'{len(records)} records, {", ".join(records[:4])} ...; the batch is drawn in '
-      f'{self._workdir / "bad_batch.png"}; '
+      f'{len(records)} records, {", ".join(records[:4])} ..., all of them in {listed}; the batch '
+      f'is drawn in {self._workdir / "bad_batch.png"}; '
       + (f'the last good checkpoint is step {saved}' if saved >= 0 else 'no checkpoint before it')
       + '; a smaller learning_rate is the usual cure'
     )

@@ -20,6 +20,7 @@ from cfn_jax.training import (
   profile,
   provenance,
   scoring,
+  step_folders,
   stopping,
 )
 from cfn_jax.training import state as states
@@ -41,6 +42,7 @@ def fit(
     stop = stack.enter_context(stopping.Stopping())
     stack.enter_context(distributed.hold_workdir(workdir, _say))
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
+    _check_lost(config, workdir)
     state, train_step = start(task, config, mesh)
     begun = saver.resume(task.fingerprint, state, start_over=config.start_over)
     first, state, row = begun.step, begun.state, dict(begun.meta.get('unevaluated', {}))
@@ -152,6 +154,19 @@ def _open_checkpoints(
 ) -> checkpoint.Checkpoints:
   return checkpoint.Checkpoints(
     workdir, keep_latest=config.keep_latest, keep_best=config.keep_best, best=task.best
+  )
+
+
+def _check_lost(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
+  """Refuses to begin anew where checkpoints are gone, see `step_folders.check_lost`."""
+  if config.start_over:
+    return
+  rows = metrics.read_rows(workdir / 'metrics.jsonl')
+  step_folders.check_lost(
+    workdir / 'checkpoints',
+    logged=max((row['step'] for row in rows), default=0),
+    # The row of the second save is written before the first one is waited for.
+    unsaved=2 * min(config.checkpoint_every_steps, config.eval_every_steps),
   )
 
 

@@ -54,11 +54,34 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
     raise DamagedError(f'{folder} is damaged: {what}')
   try:
     meta = json.loads((folder / 'meta' / 'metadata').read_bytes())
-    if not isinstance(meta['fingerprint'], dict) or not digests.is_sealed(meta):
+    if not digests.is_sealed(meta):
       raise ValueError('not what was saved')
-  except (ValueError, KeyError, TypeError) as error:
+    _check_kinds(meta)
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise DamagedError(f'{folder} is damaged: meta/metadata: {shorten(error)}') from error
   return dict(meta)
+
+
+def check_lost(folder: pathlib.Path, *, logged: int, unsaved: int) -> None:
+  """Refuses to begin at step 0 where a run had checkpoints that are gone.
+
+  Args:
+    logged: the last step of the run's metrics.jsonl, 0 where there is none.
+    unsaved: so many steps may be logged before the first checkpoint is whole.
+
+  Raises:
+    CheckpointError: no step is there, but damaged ones are, or the run had come further.
+  """
+  if find_steps(folder):
+    return
+  signs = sorted(path.name for path in folder.glob(f'{DAMAGED}*'))
+  if not signs and logged <= unsaved:
+    return
+  why = f'only {list_names(signs)}' if signs else f'but metrics.jsonl goes to step {logged}'
+  raise CheckpointError(
+    f'{folder} holds no checkpoint, {why}: bring the checkpoints back, or take another --workdir; '
+    '--config.start_over=True begins at step 0, and writes metrics.jsonl anew'
+  )
 
 
 def read_state(folder: pathlib.Path, target: Any) -> Any:
@@ -165,6 +188,24 @@ def shorten(error: BaseException) -> str:
 def list_names(names: list[str]) -> str:
   """Lists a few names and counts the others."""
   return ', '.join(names[:4]) + (f' and {len(names) - 4} more' if len(names) > 4 else '')
+
+
+def _check_kinds(meta: Mapping[str, Any]) -> None:
+  """Raises ValueError, KeyError, TypeError or AttributeError where a value has another kind."""
+  left = meta.get('unevaluated', {})
+  described = [
+    f'{each["dtype"]} {each["shape"]} {each["sha256"]}'
+    for each in meta.get(digests.ARRAYS, {}).values()
+  ]
+  for name, right in {
+    'fingerprint': isinstance(meta['fingerprint'], dict),
+    'config': isinstance(meta.get('config', {}), dict),
+    'unevaluated': isinstance(left, dict) and type(left.get('step', 0)) is int,
+    'skipped_steps': type(meta.get('skipped_steps', 0)) is int,
+    digests.ARRAYS: all(described),
+  }.items():
+    if not right:
+      raise ValueError(f"'{name}' is {shorten(ValueError(repr(meta[name])))}")
 
 
 def _read(where: pathlib.Path, read: Callable[[], Read]) -> Read:

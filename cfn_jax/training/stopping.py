@@ -5,9 +5,11 @@ the signal's number (143, 130). From then on the signals mean what they mean to 
 a second one ends the process at once, whatever it is doing. The loop asks between two batches.
 """
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -29,6 +31,32 @@ class Stopped(Exception):  # noqa: N818 - not an error: the run did what it was 
   def __init__(self, message: str, code: int) -> None:
     super().__init__(message)
     self.code = code
+
+
+class Terminated(KeyboardInterrupt):
+  """A SIGTERM while no run notes it: it unwinds the program as Ctrl-C does."""
+
+
+@contextlib.contextmanager
+def interrupted_by_sigterm(*, enabled: bool) -> Iterator[None]:
+  """Makes SIGTERM raise `Terminated`, wherever no `Stopping` is entered.
+
+  Not for one of several hosts: to unwind it would wait for the others.
+  """
+
+  def interrupt(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends at once
+    raise Terminated
+
+  if not enabled or threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  before = signal.signal(signal.SIGTERM, interrupt)
+  try:
+    yield
+  finally:
+    if signal.getsignal(signal.SIGTERM) is interrupt:
+      signal.signal(signal.SIGTERM, before)
 
 
 class Stopping:

@@ -9,7 +9,7 @@ import math
 import pathlib
 import zipfile
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import safetensors
@@ -70,25 +70,41 @@ def load_npz(path: pathlib.Path) -> tuple[weights_lib.Params, dict[str, Any], li
   return params, record, left_over
 
 
+def load_npy(path: pathlib.Path) -> np.ndarray:
+  """Reads a `.npy` file of numbers.
+
+  Raises:
+    WeightsError: the file is damaged, holds objects, or states a size that it does not have.
+  """
+  try:
+    with path.open('rb') as file:
+      return _read_array(file, path.stat().st_size, 'it')
+  except WeightsError as error:
+    raise WeightsError(f'{path}: {error}') from error
+  except Exception as error:  # NumPy's parser of headers raises many kinds
+    raise WeightsError(f'{path}: damaged: {weights_lib.first_line(error)}') from error
+
+
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-  """Reads one array whose stated shape agrees with its stated size."""
   with archive.open(info) as file:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0
-    shape, fortran, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(
-      file
+    return _read_array(file, info.file_size, info.filename)
+
+
+def _read_array(file: IO[bytes], held: int, name: str) -> np.ndarray:
+  """Reads one array whose stated shape agrees with the size of its file, `held` bytes."""
+  version = np.lib.format.read_magic(file)
+  read = np.lib.format.read_array_header_1_0
+  shape, fortran, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+  size = math.prod(shape) * dtype.itemsize
+  if dtype.hasobject or dtype.names:
+    raise WeightsError(f'{name} holds {dtype}, not numbers')
+  if size > min(held, _MAX_BYTES):
+    raise WeightsError(
+      f'{name} states {dtype} {list(shape)}, {size:,} bytes; the file has {held:,}'
     )
-    size = math.prod(shape) * dtype.itemsize
-    if dtype.hasobject or dtype.names:
-      raise WeightsError(f'{info.filename} holds {dtype}, not numbers')
-    if size > min(info.file_size, _MAX_BYTES):
-      raise WeightsError(
-        f'{info.filename} states {dtype} {list(shape)}, {size:,} bytes; the file has '
-        f'{info.file_size:,}'
-      )
-    data = file.read(size + 1)
-    if len(data) != size:
-      raise WeightsError(f'{info.filename} has another length than its header states')
+  data = file.read(size + 1)
+  if len(data) != size:
+    raise WeightsError(f'{name} has another length than its header states')
   array = np.frombuffer(bytearray(data), dtype)
   return array.reshape(shape, order='F' if fortran else 'C')
 
@@ -134,7 +150,7 @@ def _parse_record(path: pathlib.Path, text: bytes) -> dict[str, Any]:
     return {}
   try:
     record = json.loads(text)
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise WeightsError(f'{path}: its record is no JSON: {error}') from error
   if not isinstance(record, dict):
     raise WeightsError(f'{path}: its record is {type(record).__name__}, not an object')

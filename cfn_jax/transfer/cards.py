@@ -14,7 +14,8 @@ from cfn_jax.transfer import geometry
 from cfn_jax.transfer import weights as weights_lib
 
 NAME = 'model_card.json'
-_TEXT_NAME = 'model_card.md'
+TEXT_NAME = 'model_card.md'
+NAMES = (NAME, TEXT_NAME)
 _LICENCE = (
   'The files hold numbers computed from the training images, no images. Terms that bind those '
   'images, or the file that the weights were read from, may bind these weights too: check them '
@@ -52,7 +53,21 @@ def save_card(folder: pathlib.Path, weights: weights_lib.Weights, files: list[st
     'licence': _LICENCE,
   }
   (folder / NAME).write_text(json.dumps(card, indent=2) + '\n', encoding='utf8')
-  (folder / _TEXT_NAME).write_text(_describe(card), encoding='utf8')
+  # A path, or a foreign record, may hold what UTF-8 cannot.
+  (folder / TEXT_NAME).write_text(_describe(card), encoding='utf8', errors='backslashreplace')
+
+
+def list_files(folder: pathlib.Path) -> list[str]:
+  """Gives the names of the files that a folder's card was written for, and of the card's own.
+
+  Raises:
+    WeightsError: the card cannot be read.
+  """
+  card_path = folder / NAME
+  try:
+    return [*map(str, dict(json.loads(card_path.read_text(encoding='utf8'))['sha256'])), *NAMES]
+  except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    raise weights_lib.WeightsError(f'{card_path}: no model card: {error}') from error
 
 
 def find_record(path: pathlib.Path) -> dict[str, Any]:
@@ -68,7 +83,7 @@ def find_record(path: pathlib.Path) -> dict[str, Any]:
     card = json.loads(card_path.read_text(encoding='utf8'))
     digests = dict(card['sha256'])
     record = {name: card[name] for name in ('order', 'stride', 'padding', 'input', 'origin')}
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
     raise weights_lib.WeightsError(f'{card_path}: no model card: {error}') from error
   if path.name not in digests:
     return {}

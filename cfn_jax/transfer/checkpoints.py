@@ -8,6 +8,7 @@ import contextlib
 import gc
 import json
 import logging
+import math
 import pathlib
 import sys
 import time
@@ -18,11 +19,15 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from cfn_jax.training import digests
+from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import weights as weights_lib
 
 WeightsError = weights_lib.WeightsError
 
 COLLECTIONS = ('params', 'ema')
+# How many bytes of parameters a byte on the disk may stand for. Trained ones are hardly compressed;
+# Orbax packs zeros, but no network is made of them.
+_MAX_PACKING = 100
 
 
 def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
@@ -37,7 +42,7 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
   """
   if path.name == 'state' and (path.parent / 'meta').exists():
     path = path.parent
-  if (path / 'state').is_dir():
+  if is_step(path):
     if not (path / 'meta').is_dir():
       raise WeightsError(f'{path}: there is no meta beside the state: the step is not whole')
     return path
@@ -45,7 +50,7 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
   steps = {
     int(each.name): each
     for each in folder.iterdir()
-    if each.name.isdigit() and (each / 'state').is_dir() and (each / 'meta').is_dir()
+    if each.name.isdecimal() and (each / 'state').is_dir() and (each / 'meta').is_dir()
   }
   if not steps:
     raise WeightsError(
@@ -56,14 +61,41 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
     return steps[max(steps)]
   if step == 'best':
     return steps[max(steps, key=lambda each: (_accuracy(steps[each]), each))]
-  if not step.isdigit() or int(step) not in steps:
+  named = {str(number): folder for number, folder in steps.items()}
+  if step not in named:
     listed = ', '.join(map(str, sorted(steps)))
     raise WeightsError(f"{path}: no step '{step}'; there are {listed}, 'latest' and 'best'")
-  return steps[int(step)]
+  return named[step]
+
+
+def is_step(path: pathlib.Path) -> bool:
+  """Tells whether a path is a step's folder, or `state` in it."""
+  return (path / 'state').is_dir() or (path.name == 'state' and (path.parent / 'meta').exists())
 
 
 def _accuracy(folder: pathlib.Path) -> float:
-  return float(_read_json(folder / 'metrics' / 'metrics').get('val_accuracy', -1.0))
+  """Gives a step's val_accuracy; -1, less than any, where it has none that is a number."""
+  try:
+    accuracy = float(_read_json(folder / 'metrics' / 'metrics')['val_accuracy'])
+  except (KeyError, TypeError, ValueError, ArithmeticError):
+    return -1.0
+  return accuracy if math.isfinite(accuracy) else -1.0
+
+
+@contextlib.contextmanager
+def _named_errors(folder: pathlib.Path) -> Iterator[None]:
+  """Makes one error, which names the step, of all that values of a wrong kind in its JSON raise."""
+  try:
+    yield
+  except WeightsError as error:
+    if str(error).startswith(str(folder)):
+      raise
+    raise WeightsError(f'{folder}: {error}') from error
+  except KeyError as error:
+    raise WeightsError(f'{folder}: its meta has no {error}') from error
+  except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+    reason = weights_lib.first_line(error)
+    raise WeightsError(f'{folder}: its meta cannot be read: {reason}') from error
 
 
 def read_checkpoint(
@@ -79,20 +111,21 @@ def read_checkpoint(
   """
   folder = find_step(path, step)
   params, meta = _read_step(folder, collection)
+  permutations = _read_permutations(folder.parent.parent / 'permutations.npy')
   config = meta.get('config', {})
   origin = {
     'file': str(folder),
-    'step': int(folder.name) if folder.name.isdigit() else 0,
+    'step': int(folder.name) if folder.name.isdecimal() else 0,
     'weights': collection,
     'task': meta.get('task', ''),
     'config': config,
     'commit': meta.get('commit', ''),
     'fingerprint': meta.get('fingerprint', {}),
     'metrics': _read_json(folder / 'metrics' / 'metrics'),
-    'permutations': _read_permutations(folder.parent.parent / 'permutations.npy'),
+    'permutations': permutations,
   }
-  network = meta['network'] if 'network' in meta else _describe(config, folder)
-  try:
+  with _named_errors(folder):
+    network = meta['network'] if 'network' in meta else _describe(config)
     return weights_lib.make_weights(
       params,
       order=str(network['order']),
@@ -101,8 +134,6 @@ def read_checkpoint(
       origin=origin,
       padding=int(network.get('padding', 0)),
     )
-  except WeightsError as error:
-    raise WeightsError(f'{folder}: {error}') from error
 
 
 def read_params(
@@ -114,11 +145,15 @@ def read_params(
 
 def _read_step(folder: pathlib.Path, collection: str) -> tuple[weights_lib.Params, dict[str, Any]]:
   """Gives the parameters of a step and its meta, compared with their digests."""
-  meta = _read_json(folder / 'meta' / 'metadata')
-  if not meta or not digests.is_sealed(meta):
-    raise WeightsError(f'{folder} is damaged: meta/metadata is not what was saved')
-  params = _restore(folder / 'state', collection)
-  _check_digests(params, meta.get(digests.ARRAYS, {}), collection, folder)
+  with _named_errors(folder):
+    meta = _read_json(folder / 'meta' / 'metadata')
+    if not meta or not digests.is_sealed(meta):
+      raise WeightsError(f'{folder} is damaged: meta/metadata is not what was saved')
+    saved = meta.get(digests.ARRAYS, {})
+    if not isinstance(saved, dict):
+      raise WeightsError(f'{folder} is damaged: meta/metadata: {digests.ARRAYS} is no object')
+    params = _restore(folder / 'state', collection)
+    _check_digests(params, saved, collection, folder)
   return params, meta
 
 
@@ -140,38 +175,48 @@ def _check_digests(
     raise WeightsError(f'{folder} is damaged: not the arrays that were saved: {changed[0]}, ...')
 
 
-def _describe(config: Mapping[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+def _describe(config: Mapping[str, Any]) -> dict[str, Any]:
   """Gives layer order, stride and input record of a pretext network, from its config."""
-  try:
-    puzzle, model = config['puzzle'], config['model']
-    mean, std, scale = puzzle['global_mean'], puzzle['global_std'], puzzle['tile_scale']
-    kind = puzzle['normalization']
-    record = {
-      'channels': 'rgb',
-      'mean': mean,
-      'scale': [scale / std if kind == 'global' else scale] * 3,
-      'normalization': '' if kind == 'global' else kind,
-      'std': std,
-    }
-    return {'order': model['order'], 'stride': model['stride'], 'input': record}
-  except (KeyError, TypeError) as error:
-    raise WeightsError(f'{folder}: the config in its meta has no {error}') from error
+  puzzle, model = config['puzzle'], config['model']
+  std, scale = float(puzzle['global_std']), float(puzzle['tile_scale'])
+  kind = puzzle['normalization']
+  record = {
+    'channels': 'rgb',
+    'mean': puzzle['global_mean'],
+    'scale': [scale / std if kind == 'global' else scale] * 3,
+    'normalization': '' if kind == 'global' else kind,
+    'std': std,
+  }
+  return {'order': model['order'], 'stride': model['stride'], 'input': record}
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
     values = json.loads(path.read_text(encoding='utf8'))
-  except (OSError, ValueError):
+  except (OSError, ValueError, RecursionError):
     return {}
   return values if isinstance(values, dict) else {}
 
 
 def _read_permutations(path: pathlib.Path) -> list[list[int]]:
-  try:
-    permutations = np.load(path, allow_pickle=False)
-  except (OSError, ValueError, EOFError):
+  """Reads the set of the run, `[]` where there is none beside its checkpoints."""
+  if not path.is_file():
     return []
-  return [[int(tile) for tile in row] for row in permutations]
+  hint = 'mend it, or move it away to go on without it'
+  try:
+    permutations = array_files.load_npy(path)
+  except WeightsError as error:
+    raise WeightsError(f'{error}; {hint}') from error
+  if permutations.dtype.kind not in 'iu' or permutations.ndim != 2:
+    held = f'{permutations.dtype} {list(permutations.shape)}'
+    raise WeightsError(f'{path} holds {held}, not integers [permutations, tiles]; {hint}')
+  if not np.array_equal(
+    np.sort(permutations, axis=1),
+    np.broadcast_to(np.arange(permutations.shape[1]), permutations.shape),
+  ):
+    raise WeightsError(f'{path} has rows that are no permutations, counted from 0; {hint}')
+  rows: list[list[int]] = permutations.tolist()
+  return rows
 
 
 @contextlib.contextmanager
@@ -193,6 +238,21 @@ def _quiet() -> Iterator[None]:
     sys.unraisablehook = hook
 
 
+def _check_sizes(saved: Mapping[str, Any], folder: pathlib.Path) -> None:
+  """Compares what the metadata states with the files, before anything is allocated."""
+  stated = sum(
+    math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
+    for arrays in saved.values()
+    for leaf in arrays.values()
+  )
+  held = sum(path.stat().st_size for path in folder.rglob('*') if path.is_file())
+  if stated > _MAX_PACKING * held:
+    raise WeightsError(
+      f'{folder} is damaged: its metadata states {stated:,} bytes of parameters; the files have '
+      f'{held:,}'
+    )
+
+
 def _restore(folder: pathlib.Path, collection: str) -> weights_lib.Params:
   """Reads one tree of parameters as NumPy arrays; shapes and types are those of the metadata."""
   if collection not in COLLECTIONS:
@@ -207,6 +267,7 @@ def _restore(folder: pathlib.Path, collection: str) -> weights_lib.Params:
         if collection == 'params':
           raise WeightsError(f'{folder}: it cannot be restored: there are no parameters in it')
         raise WeightsError(f'{folder}: the run kept no {collection}')
+      _check_sizes(saved, folder)
       target = {
         layer: {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in arrays.items()}
         for layer, arrays in saved.items()

@@ -1,6 +1,7 @@
 """Weights to a folder that another program can use: files of one format, and the model card.
 
-The folder appears whole or not at all: it is written under another name and renamed.
+The folder appears whole or not at all: it is written under another name and renamed. One that it
+replaces is renamed first and deleted last, so that one of the two is whole at any time.
 """
 
 import os
@@ -21,7 +22,8 @@ def check(out: pathlib.Path, to: str, *, names: str = '', overwrite: bool = Fals
   """Checks all that can be wrong before any weights are read.
 
   Raises:
-    WeightsError: an unknown format; the folder exists; PyTorch is missing.
+    WeightsError: an unknown format; PyTorch is missing; the folder exists, and is not to be
+      overwritten or holds files that no export wrote.
   """
   if to not in FORMATS:
     raise WeightsError(f"to = '{to}' is unknown: one of {', '.join(FORMATS)}")
@@ -31,6 +33,7 @@ def check(out: pathlib.Path, to: str, *, names: str = '', overwrite: bool = Fals
     )
   if to == 'pytorch':
     pytorch.require_torch()
+  out = _resolve(out)
   if out.exists() and not out.is_dir():
     raise WeightsError(f'{out} is a file; --out names a folder')
   if out.exists() and any(out.iterdir()):
@@ -41,6 +44,37 @@ def check(out: pathlib.Path, to: str, *, names: str = '', overwrite: bool = Fals
         f'{out} holds no {cards.NAME}, so it is none of ours: --overwrite would delete it; name '
         'another folder'
       )
+    foreign = _foreign_files(out)
+    if foreign:
+      more = f' and {len(foreign) - 4} more' if len(foreign) > 4 else ''
+      raise WeightsError(
+        f'{out} holds what its {cards.NAME} does not name: {", ".join(foreign[:4])}{more}; '
+        '--overwrite would delete it: move it away, or name another folder'
+      )
+
+
+def _resolve(out: pathlib.Path) -> pathlib.Path:
+  """Follows links: what a link leads to is written or replaced, the link itself stays."""
+  try:
+    return out.resolve()
+  except (OSError, RuntimeError) as error:  # a link that leads to itself
+    raise WeightsError(f'{out}: it leads nowhere: {weights_lib.first_line(error)}') from error
+
+
+def _foreign_files(out: pathlib.Path) -> list[str]:
+  """Lists what is in a folder of ours besides the files that its card names."""
+  own = set(cards.list_files(out))
+  modules = {name.removesuffix('.py') for name in own if name.endswith('.py')}
+
+  def is_own(path: pathlib.Path) -> bool:
+    if path.name == '__pycache__' and path.is_dir() and not path.is_symlink():
+      # Python's, once the exported module was imported.
+      return all(
+        each.suffix == '.pyc' and each.name.partition('.')[0] in modules for each in path.iterdir()
+      )
+    return path.name in own and path.is_file()
+
+  return sorted(path.name for path in out.iterdir() if not is_own(path))
 
 
 def save_folder(
@@ -61,6 +95,7 @@ def save_folder(
     WeightsError: see `check`; the weights are no network that the format can hold.
   """
   check(out, to, names=names, overwrite=overwrite)
+  out = _resolve(out)
   try:
     out.parent.mkdir(parents=True, exist_ok=True)
     written = pathlib.Path(tempfile.mkdtemp(prefix=f'.{out.name}.', dir=out.parent))
@@ -73,12 +108,27 @@ def save_folder(
     written.chmod(0o777 & ~mask)
     for file in written.iterdir():
       file.chmod(0o666 & ~mask)
-    if out.exists():
-      shutil.rmtree(out)
-    written.rename(out)
+    _put_in_place(written, out)
   finally:
     shutil.rmtree(written, ignore_errors=True)
   return [*made, cards.NAME]
+
+
+def _put_in_place(written: pathlib.Path, out: pathlib.Path) -> None:
+  """Renames a folder, over another one where there is one: that one goes once this is there."""
+  aside = written.with_name(f'{written.name}.replaced')  # its name is unique, so this is
+  try:
+    if out.exists():
+      out.rename(aside)
+    try:
+      written.rename(out)
+    except OSError:
+      if aside.exists():
+        aside.rename(out)
+      raise
+  except OSError as error:
+    raise WeightsError(f'{out}: it cannot be written there: {error.strerror}') from error
+  shutil.rmtree(aside, ignore_errors=True)
 
 
 def _umask() -> int:

@@ -64,15 +64,21 @@ def load_weights(
   path = pathlib.Path(path).expanduser()
   if not path.exists():
     raise WeightsError(f'{path}: there is no such file or folder')
-  if path.is_dir():
-    if not (path / 'checkpoints').is_dir():
-      for name in FOLDER_FILES:
-        if (path / name).is_file():
-          return load_file(path / name, assumed=assumed or Assumed())
-    found = checkpoints.read_checkpoint(path, step=step, collection=collection)
-    networks.find_width(found)
-    return found
-  return load_file(path, assumed=assumed or Assumed())
+  file = find_file(path)
+  if not file.is_dir():
+    return load_file(file, assumed=assumed or Assumed())
+  found = checkpoints.read_checkpoint(path, step=step, collection=collection)
+  networks.find_width(found)
+  return found
+
+
+def find_file(path: pathlib.Path) -> pathlib.Path:
+  """Gives the file of weights that a path names, itself or as a folder's; a run's folder as is."""
+  if path.is_dir() and not (path / 'checkpoints').is_dir():
+    for name in FOLDER_FILES:
+      if (path / name).is_file():
+        return path / name
+  return path
 
 
 def find_format(path: pathlib.Path) -> str:
@@ -156,6 +162,7 @@ def load_file(path: pathlib.Path, *, assumed: Assumed) -> weights_lib.Weights:
   try:
     if record:
       loaded = _from_record(params, record)
+      _check_assumed(loaded, assumed)
     else:
       loaded = _from_foreign(
         params, kind=kind, order=order, stride=stride, padding=padding, assumed=assumed
@@ -183,10 +190,29 @@ def _from_record(params: weights_lib.Params, record: dict[str, Any]) -> weights_
     )
   except KeyError as error:
     raise WeightsError(f'its record has no {error}') from error
-  except (TypeError, ValueError) as error:
-    if isinstance(error, WeightsError):
-      raise
-    raise WeightsError(f'its record cannot be read: {error}') from error
+  except WeightsError:
+    raise
+  except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+    reason = weights_lib.first_line(error)
+    raise WeightsError(f'its record cannot be read: {reason}') from error
+
+
+def _check_assumed(loaded: weights_lib.Weights, assumed: Assumed) -> None:
+  """Refuses what was to be taken of a file that says otherwise itself."""
+  told = {
+    'input': cards.describe_input(loaded.input),
+    'order': loaded.order,
+    'stride': loaded.stride,
+  }
+  asked = {'input': assumed.input, 'order': assumed.order, 'stride': assumed.stride}
+  agrees = {
+    'input': loaded.input == weights_lib.RECORDS.get(assumed.input),
+    'order': loaded.order == assumed.order,
+    'stride': loaded.stride == assumed.stride,
+  }
+  for name, value in asked.items():
+    if value and not agrees[name]:
+      raise WeightsError(f"its record says its {name}: {told[name]}; '{value}' was asked for")
 
 
 def _from_foreign(

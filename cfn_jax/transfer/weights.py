@@ -6,6 +6,7 @@ channel); other layouts exist only inside the readers and writers (layouts.py).
 """
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -119,8 +120,9 @@ def record_from_json(values: Mapping[str, Any]) -> InputRecord:
       str(values['normalization']),
       float(values['std']),
     )
-  except (KeyError, IndexError, TypeError, ValueError) as error:
-    raise WeightsError(f'the input record cannot be read ({error}): {dict(values)}') from error
+  except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
+    held = textwrap.shorten(repr(values), 200, placeholder=' ...')
+    raise WeightsError(f'the input record cannot be read ({first_line(error)}): {held}') from error
 
 
 _IMAGENET_STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
@@ -206,6 +208,12 @@ def make_weights(
     raise WeightsError(f'layers {listed}: {", ".join(LAYERS)} are known')
   groups, problems = _groups(params)
   problems += _check_arrays(params) or _check_chain(params)
+  # The origin may come from a file: what is gone through later must be what it is taken for.
+  problems += [
+    f'its origin has {name} of type {type(origin[name]).__name__}, not list'
+    for name in ('notes', 'permutations')
+    if not isinstance(origin.get(name, []), list)
+  ]
   if problems:
     raise WeightsError('; '.join(problems))
   params = {name: params[name] for name in LAYERS if name in params}

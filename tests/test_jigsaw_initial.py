@@ -1,0 +1,73 @@
+"""`init_from`: weights of a file or of a converted folder, as the start of a pretraining run."""
+
+import types
+
+import numpy as np
+import pytest
+import transfer_cases as cases
+
+from cfn_jax import convert
+from cfn_jax.jigsaw import initial
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.transfer import files, networks
+from cfn_jax.transfer import weights as weights_lib
+
+SMALL = {'width': 0.1, 'features': 8}
+
+
+def make_pretext(order='caffenet'):
+  """The parts of a pretext task that the start depends on; a fixed normalisation."""
+  fed = pretexts.Normalization('global', 50.0, (120.0, 110.0, 100.0), 60.0)
+  return types.SimpleNamespace(model=types.SimpleNamespace(order=order), normalization=fed)
+
+
+def same(one, other):
+  return all(one[name].tobytes() == other[name].tobytes() for name in ('kernel', 'bias'))
+
+
+@pytest.mark.parametrize('place', ['npz file', 'npz', 'safetensors', 'caffe'])
+def test_a_file_and_a_converted_folder_give_the_run_every_layer(tmp_path, place):
+  pretext = make_pretext()
+  given = cases.draw(kind='cfn', side=3, stride=2, record=initial.make_record(pretext), **SMALL)
+  fresh = cases.draw(kind='cfn', side=3, stride=2, seed=1, **SMALL).params
+  path = tmp_path / 'w.npz'
+  files.save_weights(given, path)
+  if place != 'npz file':
+    out = tmp_path / 'folder'
+    assert convert.main([f'--from={path}', f'--to={place}', f'--out={out}']) == 0
+    path = out
+  params, report = initial.load_initial(str(path), fresh, pretext)
+  assert list(params) == list(fresh) and all(same(params[n], given.params[n]) for n in params)
+  assert report == 'conv1..conv5, fc6, fc7, fc8 loaded (16/16 arrays)'
+
+
+def test_conv1_is_adapted_to_how_the_run_feeds_it_and_other_heads_stay_behind(tmp_path):
+  pretext = make_pretext('alexnet')
+  given = cases.draw(stride=2, record=weights_lib.RECORDS['caffe'], **SMALL)
+  files.save_weights(given, tmp_path / 'w.npz')
+  fresh = cases.draw(kind='cfn', side=3, stride=2, seed=1, **SMALL).params
+  params, report = initial.load_initial(str(tmp_path / 'w.npz'), fresh, pretext)
+  assert report.startswith('conv1..conv5, fc8 loaded (12/12 arrays), fc6, fc7 new')
+  assert report.endswith('they were trained as caffenet, not alexnet')
+  assert same(params['fc6'], fresh['fc6']) and same(params['fc8'], given.params['fc8'])
+  images = cases.images(1, 67)
+  taken = given.replace(params=params, kind='trunk', input=initial.make_record(pretext))
+  found, wanted = (networks.trunk_stages(each, images)['conv5'] for each in (taken, given))
+  assert not np.array_equal(params['conv1']['kernel'], given.params['conv1']['kernel'])
+  assert cases.difference(found, wanted) < cases.TOLERANCE
+
+
+def test_nothing_loaded_is_an_error(tmp_path):
+  given = cases.draw(kind='alexnet', **SMALL)
+  heads = {name: given.params[name] for name in ('fc7', 'fc8')}
+  files.save_weights(given.replace(params=heads), tmp_path / 'w.npz')
+  fresh = cases.draw(kind='cfn', side=3, outputs=7, seed=1, **SMALL).params
+  with pytest.raises(weights_lib.WeightsError, match=r'none of its layers \(fc7, fc8\) fits'):
+    initial.load_initial(str(tmp_path / 'w.npz'), fresh, make_pretext())
+
+
+def test_a_trunk_of_another_width_is_an_error_that_names_the_file(tmp_path):
+  files.save_weights(cases.draw(kind='trunk', width=0.2), tmp_path / 'w.npz')
+  fresh = cases.draw(kind='cfn', side=3, **SMALL).params
+  with pytest.raises(weights_lib.WeightsError, match=r'init_from = .*w\.npz: .*conv1/kernel is'):
+    initial.load_initial(str(tmp_path / 'w.npz'), fresh, make_pretext())
