@@ -135,6 +135,7 @@ def test_bad_images_stop_the_run_with_name_and_reason(photographs, tmp_path, wor
   assert '07.jpg: the JPEG is cut short' in message or '21.jpg' in message
 
 
+@pytest.mark.slow
 def test_bad_images_are_skipped_and_listed_once(photographs, tmp_path):
   result = _run(photographs, tmp_path, '--config.data.on_bad_image=skip', '--config.num_steps=12')
   assert result.returncode == 0, result.stderr

@@ -177,6 +177,7 @@ def plain(voc):
   return made, images
 
 
+@pytest.mark.slow
 def test_fresh_layers_get_outputs_of_mean_a_tenth_and_variance_one(plain):
   made, images = plain
   params = made.init(0)
@@ -191,6 +192,7 @@ def test_fresh_layers_get_outputs_of_mean_a_tenth_and_variance_one(plain):
     np.testing.assert_array_equal(found[name]['kernel'], params[name]['kernel'])
 
 
+@pytest.mark.slow
 def test_calibrated_layers_have_equal_gradients_for_their_weights(plain):
   made, images = plain
   params = magic_init.rescale_fresh(made, made.init(0), images[:8], seed=0)

@@ -90,6 +90,7 @@ def extract_views(extractor, views):
   return run(extractor.params(), views)
 
 
+@pytest.mark.slow
 def test_features_are_the_trunks_stages_pooled():
   trunk = make_trunk(kind='trunk', record=weights_lib.RECORDS['caffe'])
   extractor = make_extractor(trunk, features.MAPS, kind='max')
@@ -112,6 +113,7 @@ def test_connected_features_of_an_alexnet_are_its_own():
     assert transfer_cases.difference(np.asarray(found[name]), expected[name]) < 1e-5
 
 
+@pytest.mark.slow
 def test_connected_features_of_a_cfn_see_the_middle_tile_of_each_cell():
   record = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
   trunk = make_trunk(kind='cfn', stride=2, side=1, features=8, record=record)
@@ -286,6 +288,7 @@ def test_features_too_large_for_half_precision_are_refused(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_network_gives_the_same_features_in_any_batch_on_any_devices(tmp_path):
   folders = labelled_cases.make_class_folders(tmp_path / 'images', train=4, test=3)
   found = []

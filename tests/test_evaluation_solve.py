@@ -73,6 +73,7 @@ def make_config(trained, **fields):
   return probe_cases.make_config('solve', folders, **{'weights': str(workdir), **fields})
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_of_probabilities_computed_apart(trained):
   """The network, the product of positions and both decodings, puzzle by puzzle in NumPy."""
   config = make_config(trained, **{'solve.puzzles_per_image': 4})

@@ -58,6 +58,7 @@ def has_step(running, step):
   return any(row['step'] >= step for row in killed_runs.read_rows(running.workdir))
 
 
+@pytest.mark.slow
 def test_a_preempted_run_saves_and_leaves_with_143_and_no_process(tmp_path):
   arguments = (*LONG, '--config.num_steps=10000', '--config.data.num_workers=2')
   with killed_runs.Run(tmp_path / 'run', *arguments) as running:

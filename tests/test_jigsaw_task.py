@@ -296,7 +296,7 @@ def evaluate(config, batch_size, params):
   return evaluation.report(sums)
 
 
-@pytest.mark.parametrize('k', [1, 3])
+@pytest.mark.parametrize('k', [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_evaluation_counts_each_puzzle_once_for_any_batch_size(config, k):
   config.model.permutations_per_pass = k
   pretext = pretexts.open_pretext(config)

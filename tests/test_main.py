@@ -119,6 +119,7 @@ def test_the_same_command_again_says_finished(finished):
   assert (workdir / 'metrics.jsonl').read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path):
   straight, stopped = tmp_path / 'straight', tmp_path / 'stopped'
   longer = (*SMALL, '--config.num_steps=10', '--config.log_every_steps=4')
@@ -231,6 +232,7 @@ def test_the_config_may_follow_its_flag_after_a_space(tmp_path):
   assert 'num_steps = 0: at least 1' in result.stderr
 
 
+@pytest.mark.slow
 def test_pictures_that_a_finished_run_lacks_are_drawn(finished):
   workdir, _ = finished
   before = (workdir / 'answers.png').read_bytes()
@@ -246,6 +248,7 @@ def test_the_paper_config_says_where_its_data_set_is_missing(tmp_path):
   assert 'Traceback' not in result.stderr
 
 
+@pytest.mark.slow
 def test_fewer_images_than_a_batch_train_with_a_note(tmp_path):
   arguments = ('--config.data.crops_per_photograph=1', '--config.num_steps=2')
   result = run(*SMALL, *arguments, f'--workdir={tmp_path / "workdir"}')
@@ -369,6 +372,7 @@ def test_evaluations_that_run_out_of_memory_tell_the_ways_out_too(
   assert f'eval_batch_size ({config.eval_batch_size})' in said
 
 
+@pytest.mark.slow
 def test_a_trace_of_some_steps_is_written_on_demand(tmp_path):
   workdir = tmp_path / 'workdir'
   fields = ('--config.profile_steps=2', '--config.profile_start_step=1')

@@ -77,6 +77,7 @@ def test_the_main_command_runs(tmp_path):
   assert 'finished at step 6' in result.stderr
 
 
+@pytest.mark.slow
 def test_the_default_workdir_is_named_after_the_config(tmp_path):
   (tmp_path / 'configs').symlink_to(REPOSITORY / 'configs')
   overrides = [word for word in test_main.SMALL if not word.startswith('--config=')]

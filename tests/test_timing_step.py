@@ -28,6 +28,7 @@ def small(tmp_path):
   return path
 
 
+@pytest.mark.slow
 def test_the_line_holds_figures_that_agree_with_each_other(small, capsys):
   options = ('--batch=8', '--steps=2', '--warmup=1', '--dtype=bfloat16', '--remat')
   assert benchmark.main(['step', f'--config={small}', *options]) == 0
@@ -101,6 +102,7 @@ def test_options_that_no_step_can_have_are_refused(options, message, small, caps
   assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_step_that_runs_out_of_memory_names_the_ways_out(small, capsys, monkeypatch):
   def refuse(*_):
     raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room')

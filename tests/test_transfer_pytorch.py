@@ -77,6 +77,7 @@ def test_pytorch_gives_every_layer_of_an_exported_alexnet(torch, tmp_path, order
 
 
 @pytest.mark.parametrize('normalization', ['', 'tile', 'channel', 'mean'])
+@pytest.mark.slow
 def test_pytorch_gives_the_logits_of_an_exported_cfn(torch, tmp_path, normalization):
   mean, std = (120.0, 110.0, 100.0), 58.0
   factor = 50.0 if normalization else 50.0 / std
