@@ -119,36 +119,6 @@ def test_the_same_command_again_says_finished(finished):
   assert (workdir / 'metrics.jsonl').read_bytes() == before
 
 
-@pytest.mark.slow
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path):
-  straight, stopped = tmp_path / 'straight', tmp_path / 'stopped'
-  longer = (*SMALL, '--config.num_steps=10', '--config.log_every_steps=4')
-  assert run(*longer, f'--workdir={straight}').returncode == 0
-  shorter = (*longer, '--config.num_steps=6')
-  assert run(*shorter, f'--workdir={stopped}').returncode == 0
-  assert (stopped / 'checkpoints' / '6').exists()
-  assert run(*longer, f'--workdir={stopped}').returncode == 0
-  rows = {row['step']: row for row in without_timings(read_rows(stopped))}
-  for row in without_timings(read_rows(straight)):
-    if row['step'] != 6:  # the shorter run's last step, logged for that
-      assert rows[row['step']] == row
-  ours, theirs = (_arrays(workdir / 'checkpoints' / '10') for workdir in (straight, stopped))
-  assert ours.keys() == theirs.keys() and len(ours) > 30
-  for name, array in ours.items():
-    np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-
-
-def _arrays(folder):
-  import jax
-  import orbax.checkpoint as ocp
-
-  tree = ocp.StandardCheckpointer().restore(folder / 'state')
-  return {
-    jax.tree_util.keystr(path): np.asarray(leaf)
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-  }
-
-
 def test_another_setting_in_the_same_workdir_is_refused_with_both_values(finished):
   workdir, _ = finished
   changes = ('--config.num_steps=9', '--config.seed=1', '--config.permutations.seed=3')
@@ -254,24 +224,6 @@ def test_fewer_images_than_a_batch_train_with_a_note(tmp_path):
   result = run(*SMALL, *arguments, f'--workdir={tmp_path / "workdir"}')
   assert result.returncode == 0, result.stderr
   assert '5 images fill no batch of 8' in result.stderr
-
-
-@pytest.mark.slow
-def test_eight_devices_learn_what_one_learns(tmp_path):
-  rows = {}
-  for devices in (1, 8):
-    workdir = tmp_path / str(devices)
-    result = run(*SMALL, f'--workdir={workdir}', devices=devices)
-    assert result.returncode == 0, result.stderr
-    rows[devices] = without_timings(read_rows(workdir))
-  for one, eight in zip(rows[1], rows[8], strict=True):
-    assert one.keys() == eight.keys()
-    for name in one:
-      assert eight[name] == pytest.approx(one[name], rel=1e-4), (one['step'], name)
-  more = ('--config.num_steps=7', f'--workdir={tmp_path / "8"}')
-  result = run(*SMALL, *more, devices=1)  # what eight devices saved goes on on one
-  assert result.returncode == 0, result.stderr
-  assert 'continuing from step 6 (changed: num_steps: 6, now 7)' in result.stderr
 
 
 @pytest.mark.slow

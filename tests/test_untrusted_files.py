@@ -20,13 +20,13 @@ from cfn_jax.data.record import SourceError
 from cfn_jax.jigsaw import permutation_files, permutations
 
 MANY = settings(
-  max_examples=1500,
+  max_examples=600,
   deadline=None,
   derandomize=True,  # the same files each time
   database=None,
   suppress_health_check=list(HealthCheck),
 )
-FEWER = settings(MANY, max_examples=400)
+FEWER = settings(MANY, max_examples=200)
 NUMBERS = (0, 1, 2, 9, 127, 255, 256, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)
 
 
