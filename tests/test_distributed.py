@@ -131,6 +131,7 @@ def test_a_signal_to_one_process_stops_and_saves_both(tmp_path):
   assert max(steps) > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_process_that_fails_does_not_leave_the_other_waiting(tmp_path):
   workdir = tmp_path / 'workdir'

@@ -82,6 +82,7 @@ STOPS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('workers', [0, 2])
 def test_stopped_by_either_signal_anywhere_the_run_is_the_uninterrupted_one(
@@ -224,6 +225,7 @@ def test_another_run_in_the_workdir_is_refused_with_both_values(change, copied):
   assert not (copied / 'checkpoints' / '9').exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_goes_on_with_other_workers_and_logging(copied, tmp_path):
   more = (*SMALL, '--config.num_steps=12')
@@ -236,6 +238,7 @@ def test_a_run_goes_on_with_other_workers_and_logging(copied, tmp_path):
   killed_runs.assert_same_arrays(copied, tmp_path / 'straight', 12, parts)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_weights_start_another_run_from_a_root_a_step_or_its_state(short, tmp_path):
   """Another batch size, another number of permutations: all but fc8 is taken."""
@@ -284,6 +287,7 @@ def test_a_finished_run_says_so_and_then_goes_on_to_20_as_a_straight_run_does(tm
       assert rows[row['step']] == row
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_workdir_may_be_relative_in_the_home_folder_or_behind_a_link(short, tmp_path):
   """And the checkpoints may come from another place: each is a copy."""
@@ -308,6 +312,7 @@ def test_a_workdir_may_be_relative_in_the_home_folder_or_behind_a_link(short, tm
   assert (tmp_path / 'link').is_symlink()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_clock_set_back_between_two_runs_changes_nothing(copied, tmp_path):
   (tmp_path / 'past').mkdir()
@@ -370,6 +375,7 @@ def test_a_full_disk_fails_the_run_loudly_and_leaves_the_checkpoint_before_whole
   assert 'continuing from step 6' in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_limit_on_files_fails_the_run_with_the_checkpoint_before_whole(copied):
   """The limit stands in for a quota: nothing of more than 20 kB can be written."""
@@ -411,6 +417,7 @@ def test_a_read_only_data_folder_is_enough(tmp_path):
   assert 'finished at step 6' in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(('batch', 'works'), [(8, True), (2048, False)])
 def test_little_shared_memory_is_enough_or_the_run_says_what_to_do(batch, works, tmp_path):
@@ -425,6 +432,7 @@ def test_little_shared_memory_is_enough_or_the_run_says_what_to_do(batch, works,
     assert 'Traceback' not in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_stop_at_one_step_when_one_of_them_is_told(tmp_path):
   with socket.socket() as probe:

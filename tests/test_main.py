@@ -218,6 +218,7 @@ def test_the_paper_config_says_where_its_data_set_is_missing(tmp_path):
   assert 'Traceback' not in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fewer_images_than_a_batch_train_with_a_note(tmp_path):
   arguments = ('--config.data.crops_per_photograph=1', '--config.num_steps=2')
@@ -226,6 +227,7 @@ def test_fewer_images_than_a_batch_train_with_a_note(tmp_path):
   assert '5 images fill no batch of 8' in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(('grid', 'cells'), [(2, 63), (4, 31)])
 def test_other_grids_train_and_draw(grid, cells, tmp_path):
@@ -239,6 +241,7 @@ def test_other_grids_train_and_draw(grid, cells, tmp_path):
   assert (workdir / 'answers.png').exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_set_from_a_file_is_the_one_that_trains(tmp_path):
   from cfn_jax.jigsaw import permutations
