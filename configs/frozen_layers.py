@@ -14,21 +14,13 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the paper's."""
-  variants = {'': lambda _: None, 'small': _small}
-  if variant not in variants:
-    raise ValueError(f"variant '{variant}' is unknown: small, or none")
-  config = _paper()
-  variants[variant](config)
-  return config.lock()
+  return training.choose(_paper(), variant, {'small': _small})
 
 
 def _paper() -> ml_collections.ConfigDict:
   c = training.make_config('frozen_layers')
   c.num_steps = 450_000  # of each run; CaffeNet's own recipe, the paper states none
-  c.weights = ''  # what is tested: a workdir, a step, a file of weights, or 'random'
-  c.weights_step = 'latest'  # of a workdir: 'latest', 'best' or a number
-  c.weights_collection = 'params'  # of a checkpoint: 'params' or 'ema'
-  c.baseline = True  # True: a random trunk of the same shapes beside it
+  training.add_weights(c)
   c.layers = (1, 2, 3, 4, 5)  # the K: conv1 .. convK are locked, a run for each
 
   d = training.add_data(c)

@@ -16,21 +16,12 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is ImageNet."""
-  variants = {'': lambda _: None, 'voc': _voc, 'small': _small, 'small_voc': _small_voc}
-  if variant not in variants:
-    known = ', '.join(name for name in variants if name)
-    raise ValueError(f"variant '{variant}' is unknown: one of {known}, or none")
-  config = _full()
-  variants[variant](config)
-  return config.lock()
+  return training.choose(_full(), variant, {'voc': _voc, 'small': _small, 'small_voc': _small_voc})
 
 
 def _full() -> ml_collections.ConfigDict:
   c = training.make_config('knn')
-  c.weights = ''  # what is tested: a workdir, a step, a file of weights, or 'random'
-  c.weights_step = 'latest'  # of a workdir: 'latest', 'best' or a number
-  c.weights_collection = 'params'  # of a checkpoint: 'params' or 'ema'
-  c.baseline = True  # True: random weights of the same shapes beside it
+  training.add_weights(c)
   c.layers = ('pool5',)  # any of 'conv1' .. 'conv5', 'pool5', 'fc6', 'fc7'
   c.several = False  # True: an image has several classes (VOC)
 
@@ -44,22 +35,12 @@ def _full() -> ml_collections.ConfigDict:
   v.resize_px = 256  # the image is resized to this before it is cropped
   v.resize = 'short_side'  # 'squash': to a square, as Caffe stores ImageNet; 'short_side'
 
-  f = c.features = ml_collections.ConfigDict()
-  f.pooling = 'average'  # of the maps: 'average', 'max', 'adaptive' (max), 'bilinear' or 'none'
-  f.dimensions = 9600  # largest number of values of a pooled map
-  f.dtype = 'float16'  # of the cache: 'float32' or 'float16'
-  f.part_images = 4096  # images in each part of the cache: what a stopped extraction may lose
-
   n = c.knn = ml_collections.ConfigDict()
   n.k = 20  # neighbours that vote
   n.temperature = 0.07  # a vote weighs exp(cosine similarity / temperature)
   n.block_rows = 4096  # images of either side on the devices at once; changes no figure
 
-  m = c.model = ml_collections.ConfigDict()
-  m.stride = 4  # of conv1
-  m.init = 'caffe'  # of random weights: 'caffe' (Gaussian, 0.01) or 'he'
-  m.width = 1.0  # weights = 'random': channels of conv1 .. conv5, times this
-  m.order = 'caffenet'  # weights = 'random': 'caffenet' or 'alexnet'; else as the weights
+  training.add_features(c)
   return c
 
 
@@ -73,22 +54,17 @@ def _voc(c: ml_collections.ConfigDict) -> None:
 def _small(c: ml_collections.ConfigDict) -> None:
   """For weights of cfn.py:small, whose fc6 sees tiles of 32 px."""
   _shrink(c)
-  c.data.source = 'folder'
-  c.data.split = ''
-  c.data.val_split = ''
+  training.use_folder(c)
 
 
 def _small_voc(c: ml_collections.ConfigDict) -> None:
   _shrink(c)
   c.several = True
-  c.data.source = 'voc'
-  c.data.split = 'train'
-  c.data.val_split = 'val'
+  training.use_voc(c)
 
 
 def _shrink(c: ml_collections.ConfigDict) -> None:
   c.layers = ('pool5', 'fc6')
-  c.data.num_workers = 0
   c.eval_batch_size = 64
   c.views.view_px = 112
   c.views.resize_px = 128

@@ -16,23 +16,16 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the published protocol."""
-  variants = {'': lambda _: None, 'voc07': _voc07, 'small': _small, 'small_voc': _small_voc}
-  if variant not in variants:
-    known = ', '.join(name for name in variants if name)
-    raise ValueError(f"variant '{variant}' is unknown: one of {known}, or none")
-  config = _paper()
-  variants[variant](config)
-  return config.lock()
+  return training.choose(
+    _paper(), variant, {'voc07': _voc07, 'small': _small, 'small_voc': _small_voc}
+  )
 
 
 def _paper() -> ml_collections.ConfigDict:
   c = training.make_config('linear_probe')
   c.num_steps = 140_000  # of each run
   c.decay_steps = 40_000  # steps between two drops of the rate
-  c.weights = ''  # what is tested: a workdir, a step, a file of weights, or 'random'
-  c.weights_step = 'latest'  # of a workdir: 'latest', 'best' or a number
-  c.weights_collection = 'params'  # of a checkpoint: 'params' or 'ema'
-  c.baseline = True  # True: random weights of the same shapes beside it
+  training.add_weights(c)
   c.layers = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')  # also 'pool5', 'fc6', 'fc7'
   c.several = False  # True: an image has several classes (VOC)
   c.classifier = 'logistic'  # 'logistic' (on the loop) or 'svm' (needs several = True)
@@ -50,12 +43,6 @@ def _paper() -> ml_collections.ConfigDict:
   v.mirror = True  # half of the training views are mirrored
   v.draws = 1  # views of each training image; drawn once, each is a row of the cache
 
-  f = c.features = ml_collections.ConfigDict()
-  f.pooling = 'average'  # of the maps: 'average', 'max', 'adaptive' (max), 'bilinear' or 'none'
-  f.dimensions = 9600  # largest number of values of a pooled map
-  f.dtype = 'float16'  # of the cache: 'float32' or 'float16'
-  f.part_images = 4096  # images in each part of the cache: what a stopped extraction may lose
-
   p = c.probe = ml_collections.ConfigDict()
   p.standardize = 'channel'  # features: mean 0, variance 1 by 'channel', 'dimension'; '': as is
   p.init_std = 0.01  # standard deviation of the classifier's first weights
@@ -67,11 +54,7 @@ def _paper() -> ml_collections.ConfigDict:
   s.max_iterations = 2000  # of the solver
   s.num_threads = 0  # classes at once; 0: one for each core
 
-  m = c.model = ml_collections.ConfigDict()
-  m.stride = 4  # of conv1
-  m.init = 'caffe'  # of random weights: 'caffe' (Gaussian, 0.01) or 'he'
-  m.width = 1.0  # weights = 'random': channels of conv1 .. conv5, times this
-  m.order = 'caffenet'  # weights = 'random': 'caffenet' or 'alexnet'; else as the weights
+  training.add_features(c)
   return c
 
 
@@ -90,21 +73,16 @@ def _voc07(c: ml_collections.ConfigDict) -> None:
 def _small(c: ml_collections.ConfigDict) -> None:
   """For weights of cfn.py:small: 112-px crops, and a conv1 that keeps the stride of pretraining."""
   _shrink(c)
-  c.data.source = 'folder'
-  c.data.split = ''
-  c.data.val_split = ''
+  training.use_folder(c)
 
 
 def _small_voc(c: ml_collections.ConfigDict) -> None:
   _shrink(c)
   c.several = True
-  c.data.source = 'voc'
-  c.data.split = 'train'
-  c.data.val_split = 'val'
+  training.use_voc(c)
 
 
 def _shrink(c: ml_collections.ConfigDict) -> None:
-  c.data.num_workers = 0
   c.num_steps = 500
   c.batch_size = 64
   c.eval_batch_size = 64

@@ -15,18 +15,9 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the paper's."""
-  variants = {
-    '': lambda _: None,
-    'alexnet': _alexnet,
-    'small': _small,
-    'small_alexnet': _small_alexnet,
-  }
-  if variant not in variants:
-    known = ', '.join(name for name in variants if name)
-    raise ValueError(f"variant '{variant}' is unknown: one of {known}, or none")
-  config = _paper()
-  variants[variant](config)
-  return config.lock()
+  return training.choose(
+    _paper(), variant, {'alexnet': _alexnet, 'small': _small, 'small_alexnet': _small_alexnet}
+  )
 
 
 def _paper() -> ml_collections.ConfigDict:

@@ -22,10 +22,7 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
   c.batch_size = 1024  # tiles a step
   c.learning_rate = 0.01  # at the start
   c.schedule = 'cosine'  # 'step': x decay_factor every decay_steps; 'cosine': to 0 at num_steps
-  c.weights = ''  # the CFN: a workdir, a step, a folder or a file of weights
-  c.weights_step = 'latest'  # of a workdir: 'latest', 'best' or a number
-  c.weights_collection = 'params'  # of a checkpoint: 'params' or 'ema'
-  c.baseline = True  # True: a random CFN of the same shapes beside it
+  training.add_weights(c)
 
   s = c.solve = ml_collections.ConfigDict()
   s.puzzles_per_image = 8  # permutations that each validation image is shown in

@@ -4,9 +4,13 @@ Each field stands with its meaning in cfn.py, whose figures are the start; the c
 where it differs.
 """
 
+from collections.abc import Callable, Mapping
+
 import ml_collections
 
 from configs import cfn
+
+Variants = Mapping[str, Callable[[ml_collections.ConfigDict], None]]
 
 
 def make_config(task: str) -> ml_collections.ConfigDict:
@@ -19,6 +23,29 @@ def make_config(task: str) -> ml_collections.ConfigDict:
   c.task = task
   c.plateau_warning_steps = 0
   return c
+
+
+def add_weights(c: ml_collections.ConfigDict) -> None:
+  """Adds what is tested, and whether random weights are tested beside it."""
+  c.weights = ''  # a workdir, a step, a file of weights, or 'random'
+  c.weights_step = 'latest'  # of a workdir: 'latest', 'best' or a number
+  c.weights_collection = 'params'  # of a checkpoint: 'params' or 'ema'
+  c.baseline = True  # True: random weights of the same shapes beside it
+
+
+def add_features(c: ml_collections.ConfigDict) -> None:
+  """Adds the sections of frozen features: `features`, the cache, and `model`, the trunk."""
+  f = c.features = ml_collections.ConfigDict()
+  f.pooling = 'average'  # of the maps: 'average', 'max', 'adaptive' (max), 'bilinear' or 'none'
+  f.dimensions = 9600  # largest number of values of a pooled map
+  f.dtype = 'float16'  # of the cache: 'float32' or 'float16'
+  f.part_images = 4096  # images in each part of the cache: what a stopped extraction may lose
+
+  m = c.model = ml_collections.ConfigDict()
+  m.stride = 4  # of conv1
+  m.init = 'caffe'  # of random weights: 'caffe' (Gaussian, 0.01) or 'he'
+  m.width = 1.0  # weights = 'random': channels of conv1 .. conv5, times this
+  m.order = 'caffenet'  # weights = 'random': 'caffenet' or 'alexnet'; else as the weights
 
 
 def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
@@ -42,12 +69,40 @@ def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   return d
 
 
-def make_small(c: ml_collections.ConfigDict) -> None:
-  """Sets what the small variants share: a folder of photographs, weights of cfn.py:small, a CPU."""
+def choose(
+  c: ml_collections.ConfigDict, variant: str, variants: Variants
+) -> ml_collections.ConfigDict:
+  """Applies a variant to a config, and locks it; '' leaves it as it is.
+
+  Raises:
+    ValueError: there is no such variant.
+  """
+  if variant and variant not in variants:
+    raise ValueError(f"variant '{variant}' is unknown: one of {', '.join(variants)}, or none")
+  if variant:
+    variants[variant](c)
+  return c.lock()
+
+
+def use_folder(c: ml_collections.ConfigDict) -> None:
+  """Reads class folders, by threads of this process."""
   c.data.source = 'folder'
   c.data.split = ''
   c.data.val_split = ''
   c.data.num_workers = 0
+
+
+def use_voc(c: ml_collections.ConfigDict) -> None:
+  """Reads the train and val lists of a VOC folder, by threads of this process."""
+  c.data.source = 'voc'
+  c.data.split = 'train'
+  c.data.val_split = 'val'
+  c.data.num_workers = 0
+
+
+def make_small(c: ml_collections.ConfigDict) -> None:
+  """Sets what the small variants share: a folder of photographs, weights of cfn.py:small, a CPU."""
+  use_folder(c)
   c.model.init = 'he'
   c.model.fc6_features = 256
   c.model.fc7_features = 256

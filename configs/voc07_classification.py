@@ -14,12 +14,7 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the framework's."""
-  variants = {'': lambda _: None, 'small': _small}
-  if variant not in variants:
-    raise ValueError(f"variant '{variant}' is unknown: small, or none")
-  config = _paper()
-  variants[variant](config)
-  return config.lock()
+  return training.choose(_paper(), variant, {'small': _small})
 
 
 def _paper() -> ml_collections.ConfigDict:
@@ -33,10 +28,7 @@ def _paper() -> ml_collections.ConfigDict:
   c.weight_decay = 1e-6  # L2, weights
   c.bias_decay = 1.0  # biases: times the weight decay; they decay here
   c.clip_gradients = 10.0  # norm of all gradients together
-  c.weights = ''  # what is tested: a workdir, a step, a file of weights, or 'random'
-  c.weights_step = 'latest'  # of a workdir: 'latest', 'best' or a number
-  c.weights_collection = 'params'  # of a checkpoint: 'params' or 'ema'
-  c.baseline = True  # True: a random network of the same shapes beside it
+  training.add_weights(c)
   c.trained = 'all'  # what trains: 'all', 'fc6-8', 'fc8', or 'pool5' (a linear layer on pool5)
   c.magic_init = ''  # initial values from data: '' (off), 'fresh' or 'calibrated'
 
@@ -67,9 +59,7 @@ def _paper() -> ml_collections.ConfigDict:
 def _small(c: ml_collections.ConfigDict) -> None:
   """For weights of cfn.py:small: views of 112 px, some epochs, small fully connected layers."""
   training.make_small(c)
-  c.data.source = 'voc'
-  c.data.split = 'train'
-  c.data.val_split = 'val'
+  training.use_voc(c)
   c.num_steps = 900
   c.batch_size = 32
   c.eval_every_steps = 450

@@ -59,8 +59,8 @@ def refuse(*_):
 def test_each_k_locks_its_layers_and_draws_the_others(folders, pretrained):
   config = labelled_cases.make_config('frozen_layers', folders, weights=str(pretrained))
   plan = frozen_layers.make_plan(config)
-  names = [f'conv{k}' for k in range(1, 6)]
-  assert [run.name for run in plan.runs] == names + [f'random/{name}' for name in names]
+  names = [f'{run}/conv{k}' for run in ('pretrained', 'random') for k in range(1, 6)]
+  assert [run.name for run in plan.runs] == names
   given = files.load_weights(pretrained).params
   for k in (1, 4):
     params = plan.runs[k - 1].task.init(0)
@@ -175,7 +175,7 @@ def test_the_frozen_layer_table_end_to_end_and_again(folders, pretrained, tmp_pa
     'frozen_layers', folders, weights=str(pretrained), layers=(1, 5)
   )
   first = runs.execute(frozen_layers.make_plan(config), config, tmp_path, loop.fit)
-  assert set(first) == {'conv1', 'conv5', 'random/conv1', 'random/conv5'}
+  assert set(first) == {f'{run}/conv{k}' for run in ('pretrained', 'random') for k in (1, 5)}
   found = json.loads((tmp_path / 'results.json').read_text())
   assert found['runs'] == first and found['config']['seed'] == 0
   label = next(iter(found['weights']))
@@ -317,7 +317,7 @@ def test_two_processes_find_what_one_finds(folders, tmp_path):
     printed = [process.communicate(timeout=240)[0] for process in processes]
   assert [process.returncode for process in processes] == [0, 0], printed
   one, two = (
-    json.loads((tmp_path / name / 'results.json').read_text())['runs']['conv4']
+    json.loads((tmp_path / name / 'results.json').read_text())['runs']['random/conv4']
     for name in ('one', 'two')
   )
   assert two['val_count'] == 15 and two['per_class'] == one['per_class']

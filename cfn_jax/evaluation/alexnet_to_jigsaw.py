@@ -38,15 +38,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   if config.model.name != 'cfn':
     raise ValueError(f"model.name = '{config.model.name}': the table is about 'cfn'")
   pretext = pretexts.open_pretext(config)
-  trunk = trunks.open_trunk(
-    config.weights,
-    step=config.weights_step,
-    collection=config.weights_collection,
-    init=config.model.init,
-    seed=config.seed,
-    width=config.model.width,
-    order=config.model.order,
-  )
+  trunk = trunks.open_trunk(config)
   weights = trunk.weights
   model = pretext.model.clone(
     order=weights.order, groups=weights.groups, width=trunk.width, padding=weights.padding

@@ -10,7 +10,6 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -70,7 +69,7 @@ class Classifier:
     rescaled: what `rescale` does, for the fingerprint.
   """
 
-  network: nn.Module
+  network: Any
   view_px: int
   record: weights_lib.InputRecord
   class_names: tuple[str, ...]
@@ -124,21 +123,19 @@ class Classifier:
 
   def average(self, params: Any, images: jax.Array, average: str) -> jax.Array:
     """Gives scores `[B, K]` of `[B, draws, px, px, 3]`: summed logits, or mean probabilities."""
-
-    def one(view: jax.Array) -> jax.Array:
-      logits = self.logits(params, view)
-      return logits if average == 'logits' else jax.nn.softmax(logits, axis=-1)
-
-    found = jax.lax.map(one, images.swapaxes(0, 1))  # one draw at a time: less memory
-    return jnp.sum(found, axis=0) if average == 'logits' else jnp.mean(found, axis=0)
+    views_of_all = images.reshape(-1, *images.shape[2:])  # [B * draws, px, px, 3]
+    found = self.logits(params, views_of_all)
+    if average == 'softmax':
+      found = jax.nn.softmax(found, axis=-1)
+    found = found.reshape(*images.shape[:2], -1)  # [B, draws, K]
+    return jnp.sum(found, axis=1) if average == 'logits' else jnp.mean(found, axis=1)
 
   def describe(self) -> dict[str, Any]:
     """Gives what a checkpoint says of the network, for transfer/."""
-    network: Any = self.network
     return {
-      'order': network.order,
-      'stride': network.stride,
-      'padding': network.padding,
+      'order': self.network.order,
+      'stride': self.network.stride,
+      'padding': self.network.padding,
       'input': self.record.to_json(),
     }
 
@@ -187,13 +184,14 @@ def make_task(
   train_views: views.MakeViews,
   evaluation: Callable[[Callable[[int], None]], tasks.RowEvaluation],
   fingerprint: Mapping[str, Any],
-  summary: list[tuple[str, str]],
+  run: str,
 ) -> tasks.Task:
   """Builds what the training loop needs.
 
   Args:
     evaluation: builds that of the test images; it is told what to call for a bad one.
     fingerprint: what besides the data, the solver and the network must stay.
+    run: one line on what is trained.
   """
   classifier.check()
   reader, loading = data.training.reader, labelled.make_loading(config)
@@ -216,7 +214,7 @@ def make_task(
     bad_training.open(workdir)
     bad_testing.open(workdir)
 
-  classes = len(data.class_names)
+  classes, count = len(data.class_names), alexnet.count_parameters(classifier.shapes())
   return tasks.Task(
     name=name,
     init=classifier.init,
@@ -244,7 +242,12 @@ def make_task(
       **{field: config[field] for field in SOLVER},
       **fingerprint,
     },
-    summary=summary,
+    summary=[
+      ('run', run),
+      ('training', reader.source.description),
+      ('test', data.testing.reader.source.description),
+      ('network', f'{count:,} parameters, stride {classifier.network.stride}'),
+    ],
     chance_loss=classes * math.log(2) if classifier.several else math.log(classes),
     record=record,
     pictures={},

@@ -176,7 +176,7 @@ def make_extractor(
 def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
   """Draws weights of the same shapes, fc6 and fc7 included where there are any."""
   weights = trunk.weights
-  drawn = trunks.draw_trunk(init, seed=seed, like=weights, order=weights.order)
+  drawn = trunks.draw_like(trunk, init, seed=seed)
   connected = {name: weights.params[name] for name in CONNECTED if name in weights.params}
   if not connected:
     return drawn
@@ -209,8 +209,8 @@ def make_measure(extractor: Extractor) -> Measure:
 
   def measure(params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:
     images = batch['image']
-    found = jax.lax.map(lambda views: extractor(params, views), images.swapaxes(0, 1))
-    rows = {name: values.swapaxes(0, 1) for name, values in found.items()}  # [B, draws, D]
+    found = extractor(params, images.reshape(-1, *images.shape[2:]))  # [B * draws, D] each
+    rows = {name: x.reshape(*images.shape[:2], -1) for name, x in found.items()}  # [B, draws, D]
     label = batch['label'][:, None]  # of all its views
     return {
       **rows,

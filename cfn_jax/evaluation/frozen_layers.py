@@ -7,7 +7,6 @@ random crops. Beside it the same with a random trunk.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import ml_collections
@@ -25,7 +24,6 @@ PAPER = {
 }
 PAPER_ALEXNET = 57.4
 CONVOLUTIONS = weights_lib.CONVOLUTIONS
-BASELINE = 'random'
 
 
 def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
@@ -38,31 +36,17 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   layers = tuple(config.layers)
   if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
     raise ValueError(f'layers = {layers}: different numbers from 1 to 5')
-  model = config.model
-  trunk = trunks.open_trunk(
-    config.weights,
-    step=config.weights_step,
-    collection=config.weights_collection,
-    init=model.init,
-    seed=config.seed,
-    width=model.width,
-    order=model.order,
-  )
+  started = trunks.open_compared(config)
   data = labelled.open_labelled(config, several=False, min_side_px=config.views.resize_px)
-  started = {'': trunk}
-  if config.baseline and config.weights != trunks.RANDOM:
-    started[BASELINE] = trunks.draw_trunk(
-      model.init, seed=config.seed, like=trunk.weights, order=model.order
-    )
   made = [
-    make_run(config, data, each, k, folder=folder)
-    for folder, each in started.items()
+    make_run(config, data, each, k, name=_name(run, k))
+    for run, each in started.items()
     for k in layers
   ]
-  labels = {folder: each.label() for folder, each in started.items()}
+  labels = {run: each.label() for run, each in started.items()}
   return runs.Plan(
     runs=made,
-    origins={labels[folder]: each.origin for folder, each in started.items()},
+    origins={labels[run]: each.origin for run, each in started.items()},
     show=lambda figures: show(figures, labels, layers),
     published={**PAPER, 'AlexNet': PAPER_ALEXNET},
   )
@@ -74,7 +58,7 @@ def make_run(
   trunk: trunks.Trunk,
   k: int,
   *,
-  folder: str,
+  name: str,
 ) -> runs.Run:
   """Builds the run that locks conv1 .. convK."""
   model, view, test = config.model, config.views, config.test
@@ -100,21 +84,8 @@ def make_run(
   )
   views_of = views.MakeViews('random', view.view_px, view.resize_px, view.resize, view.mirror)
   test_views = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
-
-  def evaluate(transform: views.MakeViews, **more: Any) -> Any:
-    return testing.make_evaluation(
-      made,
-      data.testing,
-      transform,
-      batch_size=config.eval_batch_size,
-      loading=labelled.make_loading(config),
-      average=test.average,
-      limit=config.data.val_max_images,
-      **more,
-    )
-
+  evaluate = testing.bind(config, made, data, average=test.average)
   centre = dataclasses.replace(views_of, crop='centre', mirror=False, draws=1)
-  name = f'{folder}/conv{k}' if folder else f'conv{k}'
   task = classifier.make_task(
     config,
     made,
@@ -123,12 +94,7 @@ def make_run(
     train_views=views_of,
     evaluation=lambda on_bad: evaluate(centre, report=testing.make_report(made), on_bad=on_bad),
     fingerprint={'weights': trunk.digest, 'stride': model.stride, 'dropout': model.dropout},
-    summary=[
-      ('run', f'{trunk.label()}: {", ".join(locked)} locked, the rest drawn ({model.init})'),
-      ('training', data.training.reader.source.description),
-      ('test', data.testing.reader.source.description),
-      ('network', f'{alexnet.count_parameters(made.shapes()):,} parameters, stride {model.stride}'),
-    ],
+    run=f'{trunk.label()}: {", ".join(locked)} locked, the rest drawn ({model.init})',
   )
   return runs.Run(
     name,
@@ -138,14 +104,17 @@ def make_run(
   )
 
 
+def _name(run: str, k: int) -> str:
+  return f'{run}/conv{k}'
+
+
 def show(
   figures: Mapping[str, runs.Figures], labels: Mapping[str, str], layers: tuple[int, ...]
 ) -> None:
   """Prints the table: a row for each trunk, and the paper's."""
   rows = []
-  for folder, label in labels.items():
-    names = {k: f'{folder}/conv{k}' if folder else f'conv{k}' for k in layers}
-    rows.append((label, [figures[names[k]]['val_accuracy'] * 100 for k in layers]))
+  for run, label in labels.items():
+    rows.append((label, [figures[_name(run, k)]['val_accuracy'] * 100 for k in layers]))
   first = figures[next(iter(figures))]
   published = [
     (f'paper, ImageNet: {name}', [values[k - 1] for k in layers]) for name, values in PAPER.items()

@@ -25,8 +25,6 @@ from cfn_jax.evaluation import (
 from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
 
-BASELINE = 'random'
-PRETRAINED = 'pretrained'
 Figures = dict[str, Any]
 Charts = dict[str, dict[str, dict[str, float]]]
 
@@ -88,19 +86,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
     raise ValueError(f'features.part_images = {made.part_images}: at least 1')
   if draws < 1:
     raise ValueError(f'views.draws = {draws}: at least 1')
-  trunk = trunks.open_trunk(
-    config.weights,
-    step=config.weights_step,
-    collection=config.weights_collection,
-    init=model.init,
-    seed=config.seed,
-    width=model.width,
-    order=model.order,
-  )
-  drawn = config.weights == trunks.RANDOM
-  started = {BASELINE if drawn else PRETRAINED: trunk}
-  if config.baseline and not drawn:
-    started[BASELINE] = features.draw_baseline(trunk, model.init, seed=config.seed)
+  started = trunks.open_compared(config, features.draw_baseline)
   extractors = {
     name: features.make_extractor(
       each,

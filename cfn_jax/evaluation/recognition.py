@@ -40,19 +40,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   )
   # All draws of a whole image are alike, but for their mirroring.
   test_views = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
-
-  def evaluate(transform: views.MakeViews, **more: Any) -> Any:
-    return testing.make_evaluation(
-      made,
-      data.testing,
-      transform,
-      batch_size=config.eval_batch_size,
-      loading=labelled.make_loading(config),
-      average=test.average,
-      limit=config.data.val_max_images,
-      **more,
-    )
-
+  evaluate = testing.bind(config, made, data, average=test.average)
   task = classifier.make_task(
     config,
     made,
@@ -61,11 +49,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     train_views=views_of,
     evaluation=lambda on_bad: evaluate(once, report=testing.make_report(made), on_bad=on_bad),
     fingerprint={f'model.{name}': value for name, value in model.to_dict().items()},
-    summary=[
-      ('training', data.training.reader.source.description),
-      ('test', data.testing.reader.source.description),
-      ('network', f'{model.name}, {alexnet.count_parameters(made.shapes()):,} parameters'),
-    ],
+    run=model.name,
   )
   detailed = testing.make_report(made, detailed=True)
   settings = {'test images shown': data.shown(config.data.val_max_images)}

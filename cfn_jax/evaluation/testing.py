@@ -4,10 +4,12 @@ Each image is counted once; the scores of several views of it are averaged on th
 the network (classifier.py) and the figures of merit (scores.py).
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 
 from cfn_jax.data import pipeline
@@ -16,6 +18,25 @@ from cfn_jax.evaluation import labelled, scores, views
 from cfn_jax.training import task as tasks
 
 AVERAGES = ('logits', 'softmax')
+
+
+def bind(
+  config: ml_collections.ConfigDict,
+  classifier: classifiers.Classifier,
+  data: labelled.Labelled,
+  *,
+  average: str,
+) -> Callable[..., tasks.RowEvaluation]:
+  """Gives `make_evaluation` for the test images of a config: of a transform, report and on_bad."""
+  return functools.partial(
+    make_evaluation,
+    classifier,
+    data.testing,
+    batch_size=config.eval_batch_size,
+    loading=labelled.make_loading(config),
+    average=average,
+    limit=config.data.val_max_images,
+  )
 
 
 def make_evaluation(

@@ -6,9 +6,10 @@ transfer/ and the evaluations.
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_collections
 import numpy as np
 
 from cfn_jax.models import alexnet
@@ -16,6 +17,7 @@ from cfn_jax.transfer import files, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 RANDOM = 'random'
+PRETRAINED, BASELINE = 'pretrained', RANDOM  # runs that are compared
 # What networks drawn at random are fed: Caffe's weights expect tens, He's the unit variance.
 RECORDS = {
   'caffe': weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0)),
@@ -95,15 +97,36 @@ def draw_trunk(
   return Trunk(RANDOM, weights, origin, hash_weights(params))
 
 
-def open_trunk(
-  path: str, *, step: str, collection: str, init: str, seed: int, width: float, order: str
-) -> Trunk:
-  """Reads a trunk, or draws one where `path` is 'random'."""
-  if not path:
+def open_trunk(config: ml_collections.ConfigDict) -> Trunk:
+  """Reads the trunk that a config names, or draws one where its `weights` are 'random'."""
+  if not config.weights:
     raise ValueError("weights is empty: a workdir, a step or a file of weights, or 'random'")
-  if path == RANDOM:
-    return draw_trunk(init, seed=seed, width=width, order=order)
-  return load_trunk(path, step=step, collection=collection)
+  if config.weights == RANDOM:
+    model = config.model
+    return draw_trunk(model.init, seed=config.seed, width=model.width, order=model.order)
+  return load_trunk(config.weights, step=config.weights_step, collection=config.weights_collection)
+
+
+def open_compared(
+  config: ml_collections.ConfigDict, draw: Callable[..., Trunk] | None = None
+) -> dict[str, Trunk]:
+  """Gives the trunk of a config and, unless it is told not to, a random one beside it, by run.
+
+  Args:
+    draw: draws the random one, as `draw_like` does.
+  """
+  trunk = open_trunk(config)
+  if config.weights == RANDOM:
+    return {BASELINE: trunk}
+  if not config.baseline:
+    return {PRETRAINED: trunk}
+  drawn = (draw or draw_like)(trunk, config.model.init, seed=config.seed)
+  return {PRETRAINED: trunk, BASELINE: drawn}
+
+
+def draw_like(trunk: Trunk, init: str, *, seed: int) -> Trunk:
+  """Draws a random trunk of the shapes of another."""
+  return draw_trunk(init, seed=seed, like=trunk.weights, order=trunk.weights.order)
 
 
 def hash_weights(params: Mapping[str, Mapping[str, np.ndarray]]) -> str:

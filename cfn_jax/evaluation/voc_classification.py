@@ -42,7 +42,6 @@ TRAINED = {
   'fc8': ('fc8',),
   'pool5': ('fc8',),  # a linear classifier on pool5
 }
-PRETRAINED, BASELINE = 'pretrained', 'random'
 CHART = 'average_precision.png'
 
 
@@ -56,23 +55,8 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   if config.trained not in TRAINED:
     raise ValueError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
   magic_init.check(config.magic_init)
-  model = config.model
-  trunk = trunks.open_trunk(
-    config.weights,
-    step=config.weights_step,
-    collection=config.weights_collection,
-    init=model.init,
-    seed=config.seed,
-    width=model.width,
-    order=model.order,
-  )
+  started = trunks.open_compared(config)
   data = labelled.open_labelled(config, several=True)  # at its own size: scales count its pixels
-  drawn = config.weights == trunks.RANDOM
-  started = {BASELINE if drawn else PRETRAINED: trunk}
-  if config.baseline and not drawn:
-    started[BASELINE] = trunks.draw_trunk(
-      model.init, seed=config.seed, like=trunk.weights, order=model.order
-    )
   labels = {name: each.label() for name, each in started.items()}
   return runs.Plan(
     runs=[make_run(config, data, each, name) for name, each in started.items()],
@@ -91,23 +75,11 @@ def make_run(
   config: ml_collections.ConfigDict, data: labelled.Labelled, trunk: trunks.Trunk, name: str
 ) -> runs.Run:
   """Builds the run of one trunk."""
-  made = make_classifier(config, data, trunk, drawn=name == BASELINE)
+  made = make_classifier(config, data, trunk, drawn=name == trunks.BASELINE)
   view = views.MakeViews('scaled', config.views.view_px, 0, 'squash', config.views.mirror)
   training = dataclasses.replace(view, labels=data.training.labels)
   test_views = dataclasses.replace(view, labels=data.testing.labels, draws=config.test.draws)
-
-  def evaluate(transform: views.MakeViews, **more: Any) -> Any:
-    return testing.make_evaluation(
-      made,
-      data.testing,
-      transform,
-      batch_size=config.eval_batch_size,
-      loading=labelled.make_loading(config),
-      average='logits',
-      limit=config.data.val_max_images,
-      **more,
-    )
-
+  evaluate = testing.bind(config, made, data, average='logits')
   trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
   taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
   task = classifier.make_task(
@@ -125,15 +97,7 @@ def make_run(
       'stride': config.model.stride,
       'dropout': config.model.dropout,
     },
-    summary=[
-      ('run', f'{trunk.label()}: {taken}{trains} trained'),
-      ('training', data.training.reader.source.description),
-      ('test', data.testing.reader.source.description),
-      (
-        'network',
-        f'{alexnet.count_parameters(made.shapes()):,} parameters, stride {config.model.stride}',
-      ),
-    ],
+    run=f'{trunk.label()}: {taken}{trains} trained',
   )
   return runs.Run(
     name,
