@@ -341,7 +341,7 @@ def test_k_puzzles_score_as_k_puzzles_shuffled_by_hand(config):
 
 
 def test_training_report_divides_by_the_puzzles_seen():
-  report = task._report_training(
+  report = metrics.report_training(
     {'loss': 30.0, 'correct': 4.0, 'count': 16.0, 'learning_rate': 0.01}
   )
   assert report == {'train_loss': 1.875, 'train_accuracy': 0.25, 'learning_rate': 0.01}

@@ -17,6 +17,7 @@ import optax
 
 from cfn_jax.data import bad_images, pipeline
 from cfn_jax.evaluation import inputs, labelled, scores, views
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
@@ -165,16 +166,6 @@ def make_loss(
   return loss
 
 
-def report_training(sums: Mapping[str, float]) -> dict[str, float]:
-  """Turns the sums of the logged steps into figures."""
-  count = sums['count'] or math.nan  # no step of the stretch was finite
-  return {
-    'train_loss': sums['loss'] / count,
-    'train_accuracy': sums['correct'] / count,
-    'learning_rate': sums['learning_rate'],
-  }
-
-
 def make_task(
   config: ml_collections.ConfigDict,
   classifier: Classifier,
@@ -194,9 +185,9 @@ def make_task(
     run: one line on what is trained.
   """
   classifier.check()
-  reader, loading = data.training.reader, labelled.make_loading(config)
-  bad_training = bad_images.BadImages(reader)
-  bad_testing = bad_images.BadImages(data.testing.reader)
+  reader, loading = data.training.reader, pretexts.make_loading(config)
+  bad_training = bad_images.BadImages(reader, host=loading.host)
+  bad_testing = bad_images.BadImages(data.testing.reader, host=loading.host)
 
   def train_batches(start: int, stop: int) -> tasks.Batches:
     return pipeline.make_training_batches(
@@ -210,7 +201,8 @@ def make_task(
     )
 
   def record(workdir: pathlib.Path) -> None:
-    metrics.write_json(workdir / 'config.json', config.to_dict())
+    if loading.host == 0:
+      metrics.write_json(workdir / 'config.json', config.to_dict())
     bad_training.open(workdir)
     bad_testing.open(workdir)
 
@@ -220,7 +212,7 @@ def make_task(
     init=classifier.init,
     loss=make_loss(classifier),
     totals=('loss', 'correct', 'count'),
-    report=report_training,
+    report=metrics.report_training,
     train_batches=train_batches,
     records=lambda step: reader.names(
       range(step * config.batch_size, (step + 1) * config.batch_size)

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import pathlib
 
-import jax
 import ml_collections
 import numpy as np
 
@@ -176,14 +175,3 @@ def count_classes(split: Split, classes: int) -> np.ndarray | None:
       f'{split.reader.source.description}: {np.sum(labels < 0):,} images have no class'
     )
   return np.bincount(labels, minlength=classes)
-
-
-def make_loading(config: ml_collections.ConfigDict) -> pipeline.Loading:
-  """Reads how batches are made."""
-  return pipeline.Loading(
-    num_workers=config.data.num_workers,
-    num_threads=config.data.num_threads,
-    read_ahead_batches=config.data.read_ahead_batches,
-    host=jax.process_index(),
-    hosts=jax.process_count(),
-  )

@@ -19,7 +19,8 @@ import numpy as np
 import optax
 
 from cfn_jax.data import pipeline
-from cfn_jax.evaluation import classifier, feature_cache, features, labelled, probing, scores
+from cfn_jax.evaluation import classifier, feature_cache, features, probing, scores
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
 
@@ -67,7 +68,7 @@ def make_task(
       make_batches,
       training,
       seed=config.seed,
-      rows=labelled.make_loading(config).rows(config.batch_size),
+      rows=pretexts.make_loading(config).rows(config.batch_size),
       batch_size=config.batch_size,
     ),
     records=lambda step: [f'{training.cache.folder.name}, step {step}'],

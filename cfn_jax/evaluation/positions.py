@@ -20,11 +20,11 @@ from cfn_jax.evaluation import (
   feature_cache,
   features,
   inputs,
-  labelled,
   linear_task,
   probing,
   runs,
 )
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
 from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
@@ -100,7 +100,7 @@ def _make_batches(
   count: int,
   first: int,
 ) -> tasks.Batches:
-  size, loading = config.eval_batch_size, labelled.make_loading(config)
+  size, loading = config.eval_batch_size, pretexts.make_loading(config)
   if which == 'training':
     steps = first // size, -(-count // size)
     made = pipeline.make_training_batches(

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 
@@ -22,6 +23,7 @@ from cfn_jax.evaluation import (
   trunks,
   views,
 )
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
 
@@ -155,7 +157,7 @@ def _extract_split(
     images=count,
     part_images=made.part_images,
   )
-  bad = bad_images.BadImages(split.reader)
+  bad = bad_images.BadImages(split.reader, host=jax.process_index())
   bad.open(workdir)
 
   def batches(first: int) -> tasks.Batches:
@@ -165,7 +167,7 @@ def _extract_split(
       batch_size=config.eval_batch_size,
       limit=count,
       first=first,
-      loading=labelled.make_loading(config),
+      loading=pretexts.make_loading(config),
       on_bad=bad,
     )
 

@@ -22,7 +22,6 @@ from cfn_jax.data import pipeline
 from cfn_jax.evaluation import (
   features,
   inputs,
-  labelled,
   linear_task,
   positions,
   probing,
@@ -32,6 +31,7 @@ from cfn_jax.evaluation import (
   trunks,
 )
 from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import solving
 from cfn_jax.training import devices, loop, scoring, stopping
 from cfn_jax.training import task as tasks
@@ -159,7 +159,7 @@ def make_evaluation(
       visits,
       batch_size=config.eval_batch_size,
       limit=config.data.val_max_images,
-      loading=labelled.make_loading(config),
+      loading=pretexts.make_loading(config),
     )
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:

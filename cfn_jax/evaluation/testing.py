@@ -15,6 +15,7 @@ import numpy as np
 from cfn_jax.data import pipeline
 from cfn_jax.evaluation import classifier as classifiers
 from cfn_jax.evaluation import labelled, scores, views
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import task as tasks
 
 AVERAGES = ('logits', 'softmax')
@@ -33,7 +34,7 @@ def bind(
     classifier,
     data.testing,
     batch_size=config.eval_batch_size,
-    loading=labelled.make_loading(config),
+    loading=pretexts.make_loading(config),
     average=average,
     limit=config.data.val_max_images,
   )

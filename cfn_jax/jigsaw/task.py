@@ -28,13 +28,7 @@ from cfn_jax.training import task as tasks
 def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> tasks.Task:
   """Builds what the training loop needs; pictures are the caller's to add."""
   puzzles, group = pretext.visits.puzzles, config.data.puzzles_per_image
-  loading = pipeline.Loading(
-    num_workers=config.data.num_workers,
-    num_threads=config.data.num_threads,
-    read_ahead_batches=config.data.read_ahead_batches,
-    host=jax.process_index(),
-    hosts=jax.process_count(),
-  )
+  loading = pretexts.make_loading(config)
   bad_training = bad_images.BadImages(pretext.training, host=loading.host)
   bad_validation = bad_images.BadImages(pretext.validation, host=loading.host)
 
@@ -105,7 +99,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     init=pretext.init,
     loss=loss,
     totals=('loss', 'correct', 'count'),
-    report=_report_training,
+    report=metrics.report_training,
     train_batches=train_batches,
     records=lambda step: pretext.training.names(
       range(step // group * config.batch_size, (step // group + 1) * config.batch_size)
@@ -191,15 +185,6 @@ def _score(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> tasks.Total
     'loss': jnp.sum(jnp.where(mask > 0, losses, 0)),
     'correct': jnp.sum(correct * mask),
     'count': jnp.sum(mask),
-  }
-
-
-def _report_training(sums: Mapping[str, float]) -> dict[str, float]:
-  count = sums['count'] or math.nan  # no step of the stretch was finite
-  return {
-    'train_loss': sums['loss'] / count,
-    'train_accuracy': sums['correct'] / count,
-    'learning_rate': sums['learning_rate'],
   }
 
 

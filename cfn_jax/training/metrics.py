@@ -205,6 +205,16 @@ class Stopwatch:
     return rates | {'input_wait_fraction': min(1.0, self._waited / seconds)}
 
 
+def report_training(sums: Mapping[str, float]) -> dict[str, float]:
+  """Turns the sums of the logged steps, `loss`, `correct` and `count`, into figures."""
+  count = sums['count'] or math.nan  # no step of the stretch was finite
+  return {
+    'train_loss': sums['loss'] / count,
+    'train_accuracy': sums['correct'] / count,
+    'learning_rate': sums['learning_rate'],
+  }
+
+
 def confidence_interval(count: float, total: float, squares: float) -> tuple[float, float]:
   """Gives the 95 % interval of a mean of values in 0..1 over independent examples.
 
