@@ -7,7 +7,7 @@ Paper, sections 3 and 4. Closes over what pretext.py reads from the config, and 
 import functools
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -36,29 +36,6 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     sums = _score(pretext.logits(params, batch, key), batch['label'], jnp.ones(()))
     return sums['loss'] / sums['count'], sums
 
-  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
-    logits, labels, mask = pretext.logits(params, batch), batch['label'], batch['mask']
-    if puzzles == 1:
-      logits, labels = logits[:, None], labels[:, None]  # [B, 1, N], [B, 1]
-    shares = jnp.mean(jnp.argmax(logits, axis=-1) == labels, axis=1)  # [B], right of each image
-    return _score(logits, labels, mask[:, None]) | {
-      'images': jnp.sum(mask),
-      'shares': jnp.sum(shares * mask),
-      'squares': jnp.sum(jnp.square(shares) * mask),
-    }
-
-  def measure_rows(params: Any, batch: tasks.Batch) -> tasks.Totals:
-    logits, labels = pretext.logits(params, batch), batch['label']
-    if puzzles == 1:
-      logits, labels = logits[:, None], labels[:, None]  # [B, 1, N], [B, 1]
-    cells = solving.make_positions(pretext.permutations)  # [N, T, T]
-    return {
-      'label': labels,
-      'loss': optax.softmax_cross_entropy_with_integer_labels(logits, labels),
-      'correct': jnp.argmax(logits, axis=-1) == labels,
-      'positions': jnp.einsum('bkn,nij->bkij', jax.nn.softmax(logits), cells),
-    }
-
   def train_batches(start: int, stop: int) -> tasks.Batches:
     return pipeline.make_training_batches(
       pretext.training,
@@ -81,12 +58,6 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
       on_bad=bad_validation,
     )
 
-  evaluation: tasks.Evaluation | tasks.RowEvaluation
-  evaluation = tasks.Evaluation(validation_batches, measure, _report_validation)
-  if config.eval_bits:
-    report_rows = functools.partial(_report_rows, pretext.permutations)
-    evaluation = tasks.RowEvaluation(validation_batches, measure_rows, report_rows)
-
   def record(workdir: pathlib.Path) -> None:
     if loading.host == 0:
       permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.permutations)
@@ -104,7 +75,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     records=lambda step: pretext.training.names(
       range(step // group * config.batch_size, (step // group + 1) * config.batch_size)
     ),
-    evaluations={'val': evaluation},
+    evaluations={'val': make_evaluation(pretext, validation_batches, bits=config.eval_bits)},
     best='val_accuracy',
     labels=optimizer.label_parameters,
     examples={'puzzles': config.batch_size * puzzles, 'images': config.batch_size},
@@ -114,6 +85,42 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     record=record,
     pictures={},
   )
+
+
+def make_evaluation(
+  pretext: pretexts.Pretext, batches: Callable[[], tasks.Batches], *, bits: bool
+) -> tasks.Evaluation | tasks.RowEvaluation:
+  """Builds the pass over the validation puzzles; `bits`: with bits and single tiles too."""
+
+  def predict(params: Any, batch: tasks.Batch) -> tuple[jax.Array, jax.Array]:
+    logits, labels = pretext.logits(params, batch), batch['label']
+    if pretext.visits.puzzles == 1:
+      return logits[:, None], labels[:, None]
+    return logits, labels  # [B, k, N], [B, k]
+
+  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    (logits, labels), mask = predict(params, batch), batch['mask']
+    shares = jnp.mean(jnp.argmax(logits, axis=-1) == labels, axis=1)  # [B], right of each image
+    return _score(logits, labels, mask[:, None]) | {
+      'images': jnp.sum(mask),
+      'shares': jnp.sum(shares * mask),
+      'squares': jnp.sum(jnp.square(shares) * mask),
+    }
+
+  def measure_rows(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    logits, labels = predict(params, batch)
+    cells = solving.make_positions(pretext.permutations)  # [N, T, T]
+    return {
+      'label': labels,
+      'loss': optax.softmax_cross_entropy_with_integer_labels(logits, labels),
+      'correct': jnp.argmax(logits, axis=-1) == labels,
+      'positions': jnp.einsum('bkn,nij->bkij', jax.nn.softmax(logits), cells),
+    }
+
+  if not bits:
+    return tasks.Evaluation(batches, measure, _report_validation)
+  report = functools.partial(_report_rows, pretext.permutations)
+  return tasks.RowEvaluation(batches, measure_rows, report)
 
 
 def make_fingerprint(
