@@ -106,6 +106,15 @@ def test_the_best_step_is_one_whose_accuracy_is_a_number(run, quick, accuracy):
   assert files.load_weights(run).origin['step'] == 9
 
 
+def test_weights_without_digests_are_read_with_a_note(saved, tmp_path):
+  workdir, params = saved
+  assert files.load_weights(workdir).origin['notes'] == [
+    'not verified: the step was saved without digests of its arrays'
+  ]
+  test_transfer_files.save_run(tmp_path, params, steps=(3,))
+  assert 'notes' not in files.load_weights(tmp_path).origin
+
+
 def _npy(shape, data=b''):
   return test_transfer_files._npy({'descr': '|u1', 'fortran_order': False, 'shape': shape}) + data
 

@@ -113,7 +113,7 @@ def read_checkpoint(
   params, meta = _read_step(folder, collection)
   permutations = _read_permutations(folder.parent.parent / 'permutations.npy')
   config = meta.get('config', {})
-  origin = {
+  origin: dict[str, Any] = {
     'file': str(folder),
     'step': int(folder.name) if folder.name.isdecimal() else 0,
     'weights': collection,
@@ -124,6 +124,8 @@ def read_checkpoint(
     'metrics': _read_json(folder / 'metrics' / 'metrics'),
     'permutations': permutations,
   }
+  if not digests.is_verified(meta):
+    origin['notes'] = ['not verified: the step was saved without digests of its arrays']
   with _named_errors(folder):
     network = meta['network'] if 'network' in meta else _describe(config)
     return weights_lib.make_weights(
