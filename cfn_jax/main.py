@@ -5,6 +5,7 @@ Flags, devices, the workdir, and one call; what a task does stands elsewhere.
 
 import contextlib
 import dataclasses
+import importlib
 import pathlib
 import signal
 import sys
@@ -18,18 +19,7 @@ from absl import app, flags
 
 from cfn_jax import command
 from cfn_jax.data import images, loading, sources
-from cfn_jax.evaluation import (
-  alexnet_to_jigsaw,
-  feature_cache,
-  frozen_layers,
-  knn,
-  linear_probe,
-  recognition,
-  solve,
-  voc_classification,
-)
-from cfn_jax.evaluation import runs as evaluation_runs
-from cfn_jax.jigsaw import initial
+from cfn_jax.evaluation import feature_cache
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.pictures import class_scores
@@ -86,6 +76,8 @@ def start_from(
   workdir: pathlib.Path,
 ) -> task.Task:
   """Lets step 0 take the weights that the config names; a run that goes on needs them no more."""
+  from cfn_jax.jigsaw import initial  # brings in the readers of all formats
+
   path = str(pathlib.Path(config.init_from))
   made = dataclasses.replace(made, fingerprint={**made.fingerprint, 'init_from': path})
   if step_folders.find_steps(workdir / 'checkpoints') and not config.start_over:
@@ -124,24 +116,12 @@ def explain_memory(config: ml_collections.ConfigDict) -> contextlib.AbstractCont
 
 
 def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-  """Trains and scores what an evaluation compares; returns the figures of its runs."""
+  """Runs the evaluation that the config names; returns the figures of its runs."""
+  module = importlib.import_module(f'cfn_jax.evaluation.{config.task}')
   with command.short_errors(ValueError, OSError):
-    plan = EVALUATIONS[config.task](config)
+    opened = module.open_evaluation(config)
   with command.short_errors(*EXPECTED), explain_memory(config):
-    figures = evaluation_runs.execute(plan, config, workdir, run)
-  if not jax.process_index():
-    for name, rows in plan.charts(figures).items():
-      class_scores.draw_class_scores(workdir / name, rows)
-    print(f'everything is in {workdir}', file=sys.stderr)
-  return figures
-
-
-def run_probe(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-  """Evaluates frozen features; returns the figures of its runs."""
-  with command.short_errors(ValueError, OSError):
-    opened = PROBES[config.task](config)
-  with command.short_errors(*EXPECTED), explain_memory(config):
-    figures = opened.execute(workdir, run)
+    figures: dict[str, Any] = opened.execute(workdir, run)
   if not jax.process_index():
     for name, rows in opened.charts(figures).items():
       class_scores.draw_class_scores(workdir / name, rows)
@@ -149,22 +129,17 @@ def run_probe(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[
   return figures
 
 
-EVALUATIONS = {
-  'frozen_layers': frozen_layers.make_plan,
-  'voc_classification': voc_classification.make_plan,
-  'recognition': recognition.make_plan,
-  'alexnet_to_jigsaw': alexnet_to_jigsaw.make_plan,
-}
-PROBES = {
-  'linear_probe': linear_probe.open_evaluation,
-  'knn': knn.open_evaluation,
-  'solve': solve.open_evaluation,
-}
-TASKS = (
-  {'jigsaw': run_jigsaw}
-  | dict.fromkeys(EVALUATIONS, run_evaluation)
-  | dict.fromkeys(PROBES, run_probe)
+# Modules of evaluation/, imported when they are asked for: each loader process imports this file.
+EVALUATIONS = (
+  'frozen_layers',
+  'voc_classification',
+  'recognition',
+  'alexnet_to_jigsaw',
+  'linear_probe',
+  'knn',
+  'solve',
 )
+TASKS = {'jigsaw': run_jigsaw} | dict.fromkeys(EVALUATIONS, run_evaluation)
 
 
 def print_summary(made: task.Task, workdir: pathlib.Path) -> None:

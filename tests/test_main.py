@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+CONFIGS = sorted((REPOSITORY / 'configs').glob('*.py'))
 SMALL = (
   '--config=configs/cfn.py:tiny',
   '--config.num_steps=6',
@@ -303,10 +304,12 @@ def test_too_little_memory_is_told_with_the_ways_out(tmp_path):
   assert 'accumulate_steps' in result.stderr and 'remat = True' in result.stderr
 
 
-@pytest.mark.parametrize('kind', ['EVALUATIONS', 'PROBES'])
+@pytest.mark.parametrize('task', ['knn', 'frozen_layers'])
 def test_evaluations_that_run_out_of_memory_tell_the_ways_out_too(
-  kind, tmp_path, monkeypatch, capsys
+  task, tmp_path, monkeypatch, capsys
 ):
+  import importlib
+
   import jax
 
   from cfn_jax import command, main
@@ -315,12 +318,11 @@ def test_evaluations_that_run_out_of_memory_tell_the_ways_out_too(
     def execute(self, *_):
       raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room for features')
 
-  config = command.load_config(f'{REPOSITORY}/configs/knn.py')
-  monkeypatch.setitem(getattr(main, kind), config.task, lambda config: Opened())
-  monkeypatch.setattr(main.evaluation_runs, 'execute', Opened().execute)
-  act = main.run_evaluation if kind == 'EVALUATIONS' else main.run_probe
+  config = command.load_config(f'{REPOSITORY}/configs/{task}.py')
+  module = importlib.import_module(f'cfn_jax.evaluation.{task}')
+  monkeypatch.setattr(module, 'open_evaluation', lambda config: Opened())
   with pytest.raises(SystemExit) as ended:
-    act(config, tmp_path)
+    main.TASKS[task](config, tmp_path)
   assert ended.value.code == 2
   said = capsys.readouterr().err
   assert 'ran out of memory (RESOURCE_EXHAUSTED: no room for features)' in said
@@ -348,3 +350,25 @@ def test_a_second_run_takes_its_programs_from_the_compilation_cache(tmp_path):
     if name == 'first':
       first = entries
   assert any('step' in name for name in first) and entries == first
+
+
+def test_every_task_of_a_config_is_known_and_its_module_opens_it():
+  import importlib
+
+  from cfn_jax import command, main
+
+  named = {command.load_config(str(path)).task for path in CONFIGS if path.stem != 'training'}
+  assert named == set(main.TASKS)
+  for name in main.EVALUATIONS:
+    assert callable(importlib.import_module(f'cfn_jax.evaluation.{name}').open_evaluation)
+
+
+def test_pretraining_imports_no_evaluation_and_no_solver_of_assignments():
+  code = (
+    'import sys, cfn_jax.main; '
+    'print([n for n in sys.modules if "linear_probe" in n or n == "scipy.optimize"])'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+  )
+  assert done.stdout == '[]\n'

@@ -26,6 +26,11 @@ PAPER_ALEXNET = 57.4
 CONVOLUTIONS = weights_lib.CONVOLUTIONS
 
 
+def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+  """Opens and checks what the config evaluates; see `make_plan`."""
+  return runs.open_plan(make_plan(config), config)
+
+
 def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run of each K.
 

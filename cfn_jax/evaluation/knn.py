@@ -18,7 +18,7 @@ from cfn_jax.evaluation import feature_cache, probing, runs, scores, tables
 from cfn_jax.training import devices, stopping
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
+def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
   """Opens data and weights.
 
   Raises:
@@ -48,7 +48,7 @@ def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
       tables.show(title, layers, [rows])
     return found
 
-  return probing.Evaluation(execute, probing.make_charts(probe, layers))
+  return runs.Evaluation(execute, probing.make_charts(probe, layers))
 
 
 def _run(

@@ -30,7 +30,7 @@ QUOTED = {
 }
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
+def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
   """Opens data and weights.
 
   Raises:
@@ -55,7 +55,7 @@ def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
       show(found, probe, layers, config.classifier)
     return found
 
-  return probing.Evaluation(execute, probing.make_charts(probe, layers))
+  return runs.Evaluation(execute, probing.make_charts(probe, layers))
 
 
 def _run(

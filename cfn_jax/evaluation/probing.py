@@ -28,20 +28,6 @@ from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
 
 Figures = dict[str, Any]
-Charts = dict[str, dict[str, dict[str, float]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-  """An evaluation of features, opened and checked.
-
-  Attributes:
-    execute: (workdir, what hands a task to the loop) to the figures of the runs.
-    charts: pictures: the file's name to each row's figure of each class, of those figures.
-  """
-
-  execute: Callable[[pathlib.Path, runs.Fit], Figures]
-  charts: Callable[[Mapping[str, Any]], Charts] = lambda figures: {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,10 +215,12 @@ def make_rows(
   return rows
 
 
-def make_charts(probe: Probe, layers: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Charts]:
+def make_charts(
+  probe: Probe, layers: tuple[str, ...]
+) -> Callable[[Mapping[str, Any]], runs.Charts]:
   """Builds the bar charts of each class: a picture for each layer, a row for each run."""
 
-  def charts(found: Mapping[str, Any]) -> Charts:
+  def charts(found: Mapping[str, Any]) -> runs.Charts:
     if not probe.several:
       return {}
     return {

@@ -20,6 +20,11 @@ CROPS = ('whole', 'random')
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
 
 
+def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+  """Opens and checks what the config evaluates; see `make_plan`."""
+  return runs.open_plan(make_plan(config), config)
+
+
 def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens the data and builds the run of the network that the config names.
 

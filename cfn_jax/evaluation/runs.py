@@ -23,6 +23,7 @@ from cfn_jax.transfer import weights as weights_lib
 
 Fit = Callable[[tasks.Task, ml_collections.ConfigDict, pathlib.Path], dict[str, Any]]
 Figures = dict[str, Any]
+Charts = dict[str, dict[str, dict[str, float]]]
 FILE = 'results.json'
 
 
@@ -60,10 +61,26 @@ class Plan:
   runs: Sequence[Run]
   origins: Mapping[str, Any]
   show: Callable[[Mapping[str, Figures]], None]
-  charts: Callable[[Mapping[str, Figures]], dict[str, dict[str, dict[str, float]]]] = (
-    lambda figures: {}
-  )
+  charts: Callable[[Mapping[str, Figures]], Charts] = lambda figures: {}
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """What a config evaluates, opened and checked.
+
+  Attributes:
+    execute: (workdir, what hands a task to the loop) to the figures of the runs.
+    charts: pictures: the file's name to each row's figure of each class, of those figures.
+  """
+
+  execute: Callable[[pathlib.Path, Fit], Figures]
+  charts: Callable[[Mapping[str, Any]], Charts] = lambda figures: {}
+
+
+def open_plan(plan: Plan, config: ml_collections.ConfigDict) -> Evaluation:
+  """Gives the evaluation that goes through a plan."""
+  return Evaluation(lambda workdir, fit: execute(plan, config, workdir, fit), plan.charts)
 
 
 def execute(

@@ -24,7 +24,6 @@ from cfn_jax.evaluation import (
   inputs,
   linear_task,
   positions,
-  probing,
   runs,
   solvers,
   tables,
@@ -39,7 +38,7 @@ from cfn_jax.transfer import checkpoints, networks
 from cfn_jax.transfer import weights as weights_lib
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
+def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
   """Opens the checkpoint and the images.
 
   Raises:
@@ -75,7 +74,7 @@ def open_evaluation(config: ml_collections.ConfigDict) -> probing.Evaluation:
       show(found, solver, labels)
     return found
 
-  return probing.Evaluation(execute)
+  return runs.Evaluation(execute)
 
 
 def run(

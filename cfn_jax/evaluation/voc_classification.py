@@ -45,6 +45,11 @@ TRAINED = {
 CHART = 'average_precision.png'
 
 
+def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+  """Opens and checks what the config evaluates; see `make_plan`."""
+  return runs.open_plan(make_plan(config), config)
+
+
 def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run and that of the random baseline.
 

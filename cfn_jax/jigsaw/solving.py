@@ -8,7 +8,6 @@ assignment of tiles to cells, has the same chance whatever the set. NumPy and Sc
 import math
 
 import numpy as np
-from scipy import optimize
 
 
 def count_bits(num_permutations: int, loss: float) -> float:
@@ -47,6 +46,8 @@ def assign_tiles(positions: np.ndarray) -> np.ndarray:
   Raises:
     ValueError: probabilities that are not finite.
   """
+  from scipy import optimize  # slow to import, and of no use to most runs
+
   if not np.all(np.isfinite(positions)):
     raise ValueError('probabilities that are not finite')
   found = np.empty(positions.shape[:2], np.int64)
