@@ -165,17 +165,22 @@ VALUES = st.recursive(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['index.json', 'shard-00000.json'])
-def test_other_values_in_an_index_are_refused(name, prepared, tmp_path):
+@pytest.mark.parametrize(
+  ('name', 'read'),
+  [
+    ('index.json', {'format', 'version', 'checksum', 'class_names', 'shards'}),
+    ('shard-00000.json', {'names', 'labels'}),  # the others are for --verify and for people
+  ],
+)
+def test_other_values_in_an_index_are_refused(name, read, prepared, tmp_path):
   """Every field, and every entry of its lists, with a value of any other kind."""
   root = pathlib.Path(shutil.copytree(prepared, tmp_path / 'records'))
   stated = json.loads((prepared / name).read_bytes())
-  refused = 0
+  refused = set()
 
   @MANY
   @given(st.sampled_from(sorted(stated)), st.integers(0, 3), VALUES)
   def check(field, place, value):
-    nonlocal refused
     changed = json.loads(json.dumps(stated))
     if isinstance(changed[field], list) and changed[field] and place:
       entry = changed[field][place % len(changed[field])]
@@ -189,10 +194,10 @@ def test_other_values_in_an_index_are_refused(name, prepared, tmp_path):
     try:
       read_all(root)
     except SourceError:
-      refused += 1
+      refused.add(field)
 
   check()
-  assert refused > 300
+  assert refused >= read
 
 
 @pytest.mark.slow

@@ -79,7 +79,10 @@ class Checkpoints:
   def __enter__(self) -> 'Checkpoints':
     return self
 
-  def __exit__(self, *_: object) -> None:
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    lost = kind is not None and issubclass(kind, jax.errors.JaxRuntimeError)
+    if lost and jax.process_count() > 1:
+      return  # a save ends when all hosts have saved, and one of them may be gone
     try:
       self.wait()
       self._prune()

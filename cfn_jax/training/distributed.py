@@ -181,6 +181,9 @@ def watch_peers(heartbeat_s: int) -> Iterator[None]:
   names, mine = name_processes(), jax.process_index()
   if mine:
     print(f'process {mine} ({names[mine]}); process 0 is the leader ({names[0]})', file=sys.stderr)
+  else:  # where a save waits for a lost one, the runtime ends this process and tells its number
+    listed = ', '.join(f'{number} ({name})' for number, name in enumerate(names))
+    print(f'processes {listed}', file=sys.stderr)
   others = ' or '.join(f'process {i} ({name})' for i, name in enumerate(names) if i != mine)
   try:
     yield
