@@ -29,6 +29,7 @@ from cfn_jax.training import (
   devices,
   distributed,
   finite,
+  host_memory,
   lock,
   loop,
   metrics,
@@ -176,6 +177,7 @@ def print_closing(figures: dict[str, Any], workdir: pathlib.Path) -> None:
 
 def start_devices(config: ml_collections.ConfigDict) -> None:
   """Joins the hosts and finds the devices, before anything else asks for one."""
+  host_memory.keep_freed()
   if config.compilation_cache_dir:
     folder = pathlib.Path(config.compilation_cache_dir).expanduser().resolve()
     jax.config.update('jax_compilation_cache_dir', str(folder))

@@ -21,7 +21,7 @@ from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, transform
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import alexnet
-from cfn_jax.training import devices, loop
+from cfn_jax.training import devices, host_memory, loop
 
 # Dense peak, TFLOP/s: float32, tensorfloat32, bfloat16. Makers' data sheets; TPUs have one figure.
 PEAKS = {
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--config', default='configs/cfn.py', help='FILE.py or FILE.py:VARIANT (default: the paper)')
   add('--batch', type=int, default=0, help="images a step (default: the config's)")
   add('--steps', type=int, default=5, help='steps that are timed (default 5)')
-  add('--warmup', type=int, default=2, help='steps before them (default 2)')
+  add('--warmup', type=int, default=5, help='steps before them (default 5: memory grows no more)')
   add('--dtype', default='', help="float32 or bfloat16 (default: the config's)")
   add('--precision', default='', help="default, tensorfloat32 or float32 (default: the config's)")
   add('--remat', action='store_true', help='compute the trunk again in the backward pass')
@@ -80,6 +80,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     config.model.permutations_per_pass = k
   if arguments.steps < 1:
     raise ValueError(f'--steps={arguments.steps}: at least 1')
+  host_memory.keep_freed()
   devices.set_precision(config.matmul_precision)
   pretext = make_pretext(config)
   mesh = devices.make_mesh()
