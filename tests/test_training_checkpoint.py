@@ -431,3 +431,14 @@ def test_a_sealed_mapping_tells_any_change():
   assert digests.is_sealed(sealed)
   assert not digests.is_sealed(sealed | {'a': [1, 3]})
   assert not digests.is_sealed(sealed | {'d': 1})
+
+
+@pytest.mark.parametrize(('hosts', 'waits'), [(1, True), (2, False)])
+def test_a_run_that_lost_a_host_does_not_wait_for_its_save(hosts, waits, tmp_path, monkeypatch):
+  saver, waited = open_checkpoints(tmp_path), []
+  with saver, monkeypatch.context() as patch:
+    patch.setattr(jax, 'process_count', lambda: hosts)
+    patch.setattr(saver, 'wait', lambda: waited.append(True))
+    patch.setattr(saver._writer, 'close', lambda: None)
+    saver.__exit__(jax.errors.JaxRuntimeError)
+  assert bool(waited) == waits
