@@ -116,6 +116,13 @@ def test_an_unfinished_step_is_passed_over(run, tmp_path):
     files.load_weights(folder / '9')
 
 
+def test_a_folder_of_runs_names_those_that_have_checkpoints(tmp_path):
+  for name in ('alexnet', 'cfn'):
+    (tmp_path / name / 'checkpoints').mkdir(parents=True)
+  with pytest.raises(weights_lib.WeightsError, match=r'\(its runs have: alexnet, cfn\)'):
+    files.load_weights(tmp_path)
+
+
 def test_a_run_without_averaged_parameters_has_no_ema(run):
   with pytest.raises(weights_lib.WeightsError, match='the run kept no ema'):
     files.load_weights(run[0], collection='ema')

@@ -53,8 +53,10 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
     if each.name.isdecimal() and (each / 'state').is_dir() and (each / 'meta').is_dir()
   }
   if not steps:
+    runs = sorted(each.parent.name for each in path.glob('*/checkpoints'))  # of an evaluation
+    hint = f' (its runs have: {", ".join(runs[:10])})' if runs else ''
     raise WeightsError(
-      f'{path}: no checkpoint in it; a workdir, its checkpoints folder, a step or a file of '
+      f'{path}: no checkpoint in it{hint}; a workdir, its checkpoints folder, a step or a file of '
       'weights is needed'
     )
   if step == 'latest':
