@@ -381,8 +381,8 @@ def test_one_coloured_pixel_is_enough_to_be_no_grey_image(y, channel):
 
 
 @pytest.mark.parametrize(('cell', 'crop'), [(85, 255), (64, 255), (75, 225), (80, 250)])
-def test_gap_off_means_contiguous_tiles_of_the_middle_of_the_crop(cell, crop):
-  geometry = vary(PAPER, cell_px=cell, tile_px=cell, crop_px=crop, grey_fraction=0.3)
+def test_gap_and_shift_off_mean_contiguous_tiles_of_the_middle_of_the_crop(cell, crop):
+  geometry = vary(PAPER, cell_px=cell, tile_px=cell, crop_px=crop, channel_shift_px=0)
   image, permutations = photograph(256, 300), permutation_set(5)
   for position in range(5):
     rng = pipeline.make_rng(0, position)
@@ -393,6 +393,32 @@ def test_gap_off_means_contiguous_tiles_of_the_middle_of_the_crop(cell, crop):
     assert (whole == cut[margin : margin + 3 * cell, margin : margin + 3 * cell]).all()
 
 
+@pytest.mark.parametrize('crop', [255, 196, 192])
+def test_gap_off_alone_keeps_all_five_shifts_of_real_pixels_inside_the_crop(crop):
+  geometry = vary(PAPER, cell_px=64, crop_px=crop, grey_fraction=0.0)
+  assert geometry.largest_shift_px == 2
+  corners = np.stack([origins(geometry, seed) for seed in range(80)])  # real pixels, in order
+  first = (256 - crop) // 2
+  assert corners.min() >= first and corners.max() + 64 <= first + crop
+  shifts = corners - cell_corners(geometry)
+  # The middle tile has room on all sides; the others too, where the crop is larger than the tiles.
+  for free in [shifts[:, 4]] + ([shifts.reshape(-1, 3, 2)] if crop == 255 else []):
+    for channel, axis in itertools.product(range(3), range(2)):
+      values, counts = np.unique(free[:, channel, axis], return_counts=True)
+      assert values.tolist() == [-2, -1, 0, 1, 2]
+      assert scipy.stats.chisquare(counts).pvalue > 1e-4
+  assert (shifts[:, 0] >= (0 if crop == 192 else -2)).all()
+
+
+def test_shift_is_limited_by_a_gap_that_is_smaller_and_says_so():
+  geometry = vary(PAPER, tile_px=84, grey_fraction=0.0)
+  assert geometry.largest_shift_px == 1
+  assert vary(PAPER).largest_shift_px == 2
+  assert vary(PAPER, channel_shift_px=0).largest_shift_px == 0
+  apart = max(np.ptp(origins(geometry, seed), axis=1).max() for seed in range(30))
+  assert apart == 1
+
+
 def test_shift_off_leaves_gaps_and_moves_no_channel():
   geometry = vary(PAPER, grey_fraction=0.0, channel_shift_px=0)
   seen = set()
@@ -401,11 +427,6 @@ def test_shift_off_leaves_gaps_and_moves_no_channel():
     assert (corner == corner[:, :1]).all()
     seen |= set(gaps(geometry, seed).tolist())
   assert len(seen) > 20
-
-
-def test_gap_off_lets_no_channel_leave_its_cell():
-  geometry = vary(PAPER, tile_px=85, grey_fraction=0.0)
-  assert (origins(geometry, 0) == cell_corners(geometry)).all()
 
 
 def test_assemble_leaves_gaps_of_the_fill():
@@ -548,12 +569,15 @@ def geometries(draw):
 
 @hypothesis.given(geometries(), st.integers(0, 2**32))
 @hypothesis.settings(max_examples=150, deadline=None)
-def test_in_any_geometry_every_channel_of_a_tile_lies_within_its_cell(geometry, seed):
+def test_in_any_geometry_every_channel_of_a_tile_lies_within_its_cell_or_the_crop(geometry, seed):
   corner = origins(geometry, seed, np.arange(geometry.tiles)[None])
-  start = cell_corners(geometry)
+  start, end = cell_corners(geometry), cell_corners(geometry) + geometry.cell_px
+  if geometry.tile_px == geometry.cell_px:  # no gaps
+    start = np.full_like(start, (256 - geometry.crop_px) // 2)
+    end = start + geometry.crop_px
   assert corner.shape == (geometry.tiles, 3, 2)
   assert (corner >= start).all()
-  assert (corner + geometry.tile_px <= start + geometry.cell_px).all()
+  assert (corner + geometry.tile_px <= end).all()
   assert np.ptp(corner, axis=1).max() <= 2 * geometry.channel_shift_px
 
 

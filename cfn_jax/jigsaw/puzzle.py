@@ -31,8 +31,8 @@ class Geometry:
     tile_px: side of a tile, drawn somewhere inside its cell. `cell_px = tile_px`: no gaps.
     grid: cells a side.
     grey_fraction: share of the visits at which the whole puzzle is grey, 0..1.
-    channel_shift_px: each channel of each tile moves by up to this on each axis, never out of its
-      cell and never in a grey image. 0: off.
+    channel_shift_px: each channel of each tile moves by up to this on each axis, never in a grey
+      image and never out of its cell; without gaps never out of the crop. 0: off.
   """
 
   resize_px: int
@@ -78,6 +78,12 @@ class Geometry:
   def tiles(self) -> int:
     """The number of tiles T."""
     return self.grid**2
+
+  @property
+  def largest_shift_px(self) -> int:
+    """The largest channel shift that is drawn: a gap smaller than the shift limits it."""
+    spare = self.cell_px - self.tile_px
+    return min(self.channel_shift_px, spare) if spare else self.channel_shift_px
 
 
 class Puzzle(NamedTuple):
@@ -172,22 +178,23 @@ def sample_tiles(
 
   A tile's offset is uniform on 0 .. cell - tile; each channel's shift is uniform on those of
   -shift .. shift that keep its window inside the cell, so that every channel shows real pixels of
-  its own cell and all shifts occur. Tile i is that of cell `permutation[i]`, by default in reading
-  order.
+  its own cell and all shifts occur. Without gaps (`cell_px = tile_px`) no shift stays inside the
+  cell: the window stays inside the crop instead. Tile i is that of cell `permutation[i]`, by
+  default in reading order.
   """
   grid, cell, tile = geometry.grid, geometry.cell_px, geometry.tile_px
   spare = cell - tile
-  offsets = rng.integers(0, spare + 1, size=(geometry.tiles, 1, 2))  # [T, 1, (y, x)]
+  sides = np.array(crop.shape[:2])
+  places = np.stack(np.divmod(np.arange(geometry.tiles), grid), axis=-1)  # [T, (row, column)]
+  cells = (sides - grid * cell) // 2 + places[:, None] * cell  # [T, 1, (y, x)]: their corners
+  corners = cells + rng.integers(0, spare + 1, size=cells.shape)
   if channel_shift_px:
     # Deviation: channel shifts at a cell's edge: only those that stay inside the cell are drawn,
     # so that gaps hold in every channel and no channel shows another cell or an invented border.
-    low = -np.minimum(offsets, channel_shift_px)
-    choices = np.minimum(spare - offsets, channel_shift_px) - low + 1
-    shifts = low + (rng.random((geometry.tiles, 3, 2)) * choices).astype(np.int64)
-    offsets = offsets + shifts  # [T, 3, 2]
-  margins = np.array([(side - grid * cell) // 2 for side in crop.shape[:2]])
-  cells = np.stack(np.divmod(np.arange(geometry.tiles), grid), axis=-1)  # [T, (row, column)]
-  corners = margins + cells[:, None] * cell + offsets
+    first, last = (cells, cells + spare) if spare else (0, sides - tile)
+    low = -np.minimum(corners - first, channel_shift_px)
+    choices = np.minimum(last - corners, channel_shift_px) - low + 1
+    corners = corners + low + (rng.random((geometry.tiles, 3, 2)) * choices).astype(np.int64)
   if permutation is not None:
     corners = corners[permutation]
   tiles = np.empty((geometry.tiles, tile, tile, 3), np.uint8)

@@ -157,7 +157,7 @@ def summarize(
       'puzzle',
       f'{geometry.grid} x {geometry.grid} tiles of {geometry.tile_px} px in cells of '
       f'{geometry.cell_px} px, crop {geometry.crop_px} px ({geometry.crop_mode}), grey '
-      f'{geometry.grey_fraction:.0%}, channel shift {geometry.channel_shift_px} px',
+      f'{geometry.grey_fraction:.0%}, channel shift {geometry.largest_shift_px} px',
     ),
     (
       'permutations',
