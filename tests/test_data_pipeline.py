@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.stats
 from PIL import Image
 
 from cfn_jax.data import pipeline, record
@@ -262,10 +263,34 @@ def test_evaluation_covers_each_record_once_and_masks_what_fills_up(batch_size, 
 
 
 @pytest.mark.parametrize(('limit', 'count'), [(0, 10), (3, 3), (99, 10)])
-def test_limit_takes_the_first_records(limit, count):
-  batches = list(evaluation(batch_size=4, limit=limit))
-  rows = np.concatenate([batch['record'][batch['mask'] == 1] for batch in batches])
-  assert rows.tolist() == list(range(count))
+def test_limit_shows_a_fixed_subset_in_order_with_the_draws_of_a_whole_pass(limit, count):
+  def rows(limit, seed=5):
+    made = pipeline.make_evaluation_batches(
+      pipeline.Reader(Numbered(), seed), describe, batch_size=4, limit=limit
+    )
+    kept = [{name: rows[batch['mask'] == 1] for name, rows in batch.items()} for batch in made]
+    return {name: np.concatenate([batch[name] for batch in kept]) for name in kept[0]}
+
+  chosen, whole = rows(limit), rows(0)
+  assert len(chosen['record']) == count and (np.diff(chosen['record']) > 0).all()
+  assert chosen['draws'].tolist() == whole['draws'][chosen['record']].tolist()
+  assert rows(limit, seed=6)['record'].tolist() == chosen['record'].tolist()
+
+
+def test_a_subset_is_spread_evenly_over_the_records():
+  chosen = pipeline.choose_records(Numbered(100_000), 2000)
+  assert len(set(chosen.tolist())) == 2000
+  assert scipy.stats.kstest(chosen / 100_000, 'uniform').pvalue > 1e-3
+
+
+def test_a_subset_of_labelled_images_shows_all_classes_alike():
+  source = Numbered(1000)
+  source.labels = np.sort(np.arange(1000) % 10)  # as class folders are listed
+  source.labels[-95:] = 10  # class 9 keeps 5 images, the others have 95 or 100
+  counts = np.bincount(source.labels[pipeline.choose_records(source, 50)], minlength=11)
+  assert counts.sum() == 50 and counts.min() >= 4 and counts.max() <= 5
+  counts = np.bincount(source.labels[pipeline.choose_records(source, 110)], minlength=11)
+  assert counts.sum() == 110 and counts[9] == 5 and set(counts[:9]) | {counts[10]} <= {10, 11}
 
 
 def test_evaluation_is_the_same_at_every_pass():

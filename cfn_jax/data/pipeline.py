@@ -23,6 +23,7 @@ __all__ = [
   'Reader',
   'Transform',
   'Visit',
+  'choose_records',
   'make_evaluation_batches',
   'make_rng',
   'make_training_batches',
@@ -32,7 +33,7 @@ __all__ = [
 Batch = dict[str, np.ndarray]
 
 # The streams of draws that one seed feeds; a new use takes a new number.
-VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT = range(5)
+VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT, SUBSET = range(6)
 
 IN_PROCESS = Loading()
 ON_BAD_IMAGE = ('fail', 'skip')
@@ -73,6 +74,30 @@ def record_index(length: int, *, seed: int, position: int) -> int:
 @functools.lru_cache(maxsize=4)
 def _epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
   return make_rng(seed, epoch, ORDER).permutation(length).astype(np.uint32)
+
+
+def choose_records(source: sources.Source, limit: int) -> np.ndarray:
+  """Returns the records that an evaluation of at most `limit` images shows, in order; 0: all.
+
+  A subset is random and always the same: no seed decides it. Where the source knows the class of
+  each image, each class has as many images in it as any other, give or take one, until it has no
+  more; else all records are equally likely.
+
+  Returns:
+    int64 `[n]`, ascending.
+  """
+  count = len(source)
+  if not limit or limit >= count:
+    return np.arange(count)
+  order = make_rng(0, 0, SUBSET).permutation(count)
+  labels = getattr(source, 'labels', None)
+  if labels is not None:
+    by_class = np.argsort(labels[order], kind='stable')
+    sorted_labels = labels[order][by_class]
+    turn = np.empty(count, np.int64)  # of each record in its class
+    turn[by_class] = np.arange(count) - np.searchsorted(sorted_labels, sorted_labels)
+    order = order[np.argsort(turn, kind='stable')]
+  return np.sort(order[:limit])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,18 +193,17 @@ class _TrainingGroup:
 
 @dataclasses.dataclass(frozen=True)
 class _EvaluationBatch:
-  """Makes batch i of a pass over all records in order; rows past the end are zeros, `mask` 0."""
+  """Makes batch i of a pass over some records; rows past the end are zeros, `mask` 0."""
 
   reader: Reader
   transform: Transform
   batch_size: int
   rows: range
-  count: int
-  first: int = 0
+  records: np.ndarray
 
   def __call__(self, number: int) -> list[Batch]:
-    indices = [self.first + number * self.batch_size + row for row in self.rows]
-    present = [index for index in indices if index < self.count]
+    indices = [number * self.batch_size + row for row in self.rows]
+    present = [int(self.records[index]) for index in indices if index < len(self.records)]
     # A host without a row of the last batch still needs the shapes.
     visits = [self.reader.evaluate(index) for index in present or [0]]
     batch = _stack([_transform(self.transform, visit)[0] for visit in visits])
@@ -236,18 +260,19 @@ def make_evaluation_batches(
   loading: Loading = IN_PROCESS,
   on_bad: Callable[[int], None] | None = None,
 ) -> Generator[Batch, None, None]:
-  """Gives every record once, in order, with draws fixed by (seed, index), and a float32 `mask`.
+  """Makes a pass over every record once, in order, with draws fixed by (seed, index).
 
-  A record that another one replaced has mask 0: it is not counted.
+  Each batch has a float32 `mask`, 0 for rows that only fill it up and for a record that another
+  one replaced: it is not counted.
 
   Args:
-    limit: only the first so many records; 0: all.
-    first: the record to begin with; the draws of each are the same wherever a pass begins.
+    limit: at most this many records, see `choose_records`; 0: all.
+    first: the place among them to begin at; the draws of each are the same wherever a pass begins.
     on_bad: called with the number of each such record.
   """
-  count = min(limit or len(reader.source), len(reader.source))
-  maker = _EvaluationBatch(reader, transform, batch_size, loading.rows(batch_size), count, first)
-  return _flatten(reader, maker, range(-(-(count - first) // batch_size)), loading, on_bad)
+  records = choose_records(reader.source, limit)[first:]
+  maker = _EvaluationBatch(reader, transform, batch_size, loading.rows(batch_size), records)
+  return _flatten(reader, maker, range(-(-len(records) // batch_size)), loading, on_bad)
 
 
 def _flatten(

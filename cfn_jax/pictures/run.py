@@ -61,11 +61,9 @@ def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None
 
 def sample_validation_puzzles(pretext: pretexts.Pretext, count: int) -> list[puzzles.Shown]:
   """Gives `count` puzzles of the evaluation, spread evenly over the validation images."""
-  images = min(
-    pretext.val_max_images or len(pretext.validation.source), len(pretext.validation.source)
-  )
-  indices = np.unique(np.linspace(0, images - 1, count).astype(int))
-  return _show([pretext.validation.evaluate(int(index)) for index in indices], pretext)
+  records = pipeline.choose_records(pretext.validation.source, pretext.val_max_images)
+  chosen = records[np.unique(np.linspace(0, len(records) - 1, count).astype(int))]
+  return _show([pretext.validation.evaluate(int(record)) for record in chosen], pretext)
 
 
 def _show(
