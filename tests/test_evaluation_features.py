@@ -76,7 +76,7 @@ def test_a_small_map_is_left_as_it_is():
 
 def make_trunk(**fields):
   weights = transfer_cases.draw(width=0.1, **fields)
-  return trunks.Trunk('file', weights, {}, trunks.hash_weights(weights.params))
+  return trunks.Trunk('file', weights, {})
 
 
 def make_extractor(trunk, layers, *, view_px=67, stride=4, dimensions=200, kind='average'):
@@ -154,7 +154,10 @@ def test_a_random_baseline_has_the_shapes_and_feels_the_same_images():
   drawn = features.draw_baseline(trunk, 'he', seed=1)
   for name, layer in drawn.weights.params.items():
     assert layer['kernel'].shape == trunk.weights.params[name]['kernel'].shape
-  assert drawn.weights.kind == 'cfn' and drawn.digest != trunk.digest
+  assert drawn.weights.kind == 'cfn'
+  assert not np.array_equal(
+    drawn.weights.params['fc6']['kernel'], trunk.weights.params['fc6']['kernel']
+  )
   assert drawn.weights.input.normalization == 'tile'
   placed = trunks.place_trunk(drawn, stride=4).input
   np.testing.assert_allclose(placed.scale, weights_lib.RECORDS['unit'].scale, rtol=1e-12)

@@ -12,7 +12,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from cfn_jax.evaluation import classifier, runs, tables, trunks
+from cfn_jax.evaluation import identity, runs, tables, trunks
 from cfn_jax.jigsaw import initial
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
@@ -77,7 +77,10 @@ def make_run(
     config,
     pretext,
     f'conv{k}',
-    {'weights': trunk.digest},
+    {
+      'loaded': {name: identity.hash_arrays({name: weights.params[name]}) for name in locked},
+      'locked': ', '.join(locked),
+    },
     init=init,
     locked=locked,
     label=f'{trunk.label()}: {", ".join(locked)} locked, fed {cards.describe_input(weights.input)}',
@@ -94,28 +97,28 @@ def _finish(
   locked: tuple[str, ...] = (),
   label: str = 'nothing loaded, nothing locked',
 ) -> runs.Run:
-  task = jigsaw_task.make_task(config, pretext)
+  task, source = jigsaw_task.make_task(config, pretext), pretext.validation.source
+  network = {
+    'order': pretext.model.order,
+    'stride': pretext.model.stride,
+    'padding': pretext.model.padding,
+    'input': initial.make_record(pretext).to_json(),
+  }
   task = dataclasses.replace(
     task,
     init=init or task.init,
     labels=lambda params: optimizer.label_parameters(params, locked=locked),
     fingerprint={
       **task.fingerprint,
-      **{field: config[field] for field in classifier.SOLVER},
-      'locked': ', '.join(locked),
+      **identity.describe_training(config),
+      'network': network | {'groups': list(pretext.model.groups), 'width': pretext.model.width},
       **fingerprint,
     },
     summary=[('run', label), *task.summary],
-    meta={
-      'network': {
-        'order': pretext.model.order,
-        'stride': pretext.model.stride,
-        'padding': pretext.model.padding,
-        'input': initial.make_record(pretext).to_json(),
-      }
-    },
+    meta={'network': network},
   )
-  return runs.Run(name, task, task.evaluations['val'], {})
+  shown = min(config.data.val_max_images or len(source), len(source))
+  return runs.Run(name, task, task.evaluations['val'], {'test images shown': shown})
 
 
 def find_normalization(record: weights_lib.InputRecord) -> pretexts.Normalization:

@@ -16,31 +16,15 @@ import ml_collections
 import optax
 
 from cfn_jax.data import bad_images, pipeline
-from cfn_jax.evaluation import inputs, labelled, scores, views
+from cfn_jax.evaluation import identity, inputs, labelled, scores, views
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet
-from cfn_jax.training import metrics, optimizer
+from cfn_jax.training import checkpoint, metrics, optimizer
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import surgery
 from cfn_jax.transfer import weights as weights_lib
 
 Params = dict[str, Any]
-# What decides what training does, besides the data and the network.
-SOLVER = (
-  'solver',
-  'learning_rate',
-  'schedule',
-  'decay_steps',
-  'decay_factor',
-  'warmup_steps',
-  'momentum',
-  'weight_decay',
-  'clip_gradients',
-  'bias_rate',
-  'bias_decay',
-  'accumulate_steps',
-  'ema_decay',
-)
 
 
 class Pool5Linear(alexnet.AlexNet):
@@ -67,7 +51,6 @@ class Classifier:
     locked: layers that take neither gradient nor decay.
     grid: tiles a side into which the CFN's views are cut; 0: the network sees whole views.
     rescale: changes the drawn parameters before the first step (magic_init).
-    rescaled: what `rescale` does, for the fingerprint.
   """
 
   network: Any
@@ -82,7 +65,6 @@ class Classifier:
   locked: tuple[str, ...] = ()
   grid: int = 0
   rescale: Callable[['Classifier', Params], Params] | None = None
-  rescaled: str = ''
 
   def shapes(self) -> Any:
     """Gives the shapes of the parameters."""
@@ -140,6 +122,16 @@ class Classifier:
       'input': self.record.to_json(),
     }
 
+  def identify(self) -> dict[str, Any]:
+    """Gives all that training depends on besides images and config, as plain values."""
+    shapes = checkpoint.flatten(self.shapes())
+    return {
+      'network': self.describe() | {'groups': list(self.network.groups)},
+      'shapes': {name: list(array.shape) for name, array in shapes.items()},
+      'loaded': {name: identity.hash_arrays({name: self.given[name]}) for name in self.loaded},
+      'locked': ', '.join(self.locked),
+    }
+
 
 def make_loss(
   classifier: Classifier,
@@ -174,14 +166,12 @@ def make_task(
   name: str,
   train_views: views.MakeViews,
   evaluation: Callable[[Callable[[int], None]], tasks.RowEvaluation],
-  fingerprint: Mapping[str, Any],
   run: str,
 ) -> tasks.Task:
   """Builds what the training loop needs.
 
   Args:
     evaluation: builds that of the test images; it is told what to call for a bad one.
-    fingerprint: what besides the data, the solver and the network must stay.
     run: one line on what is trained.
   """
   classifier.check()
@@ -222,17 +212,11 @@ def make_task(
     labels=lambda params: optimizer.label_parameters(params, locked=classifier.locked),
     examples={'images': config.batch_size},
     fingerprint={
-      'seed': config.seed,
-      'batch_size': config.batch_size,
+      **identity.describe_training(config),
+      **classifier.identify(),
       'training images': data.training.fingerprint(),
       'test images': data.testing.fingerprint(),
-      'classes': classes,
-      'views': _describe_views(train_views),
-      'loaded': ', '.join(classifier.loaded),
-      'locked': ', '.join(classifier.locked),
-      'initial': f'{classifier.initial.init} {classifier.fc_init} {classifier.rescaled}'.strip(),
-      **{field: config[field] for field in SOLVER},
-      **fingerprint,
+      'classes': list(data.class_names),
     },
     summary=[
       ('run', run),
@@ -245,8 +229,3 @@ def make_task(
     pictures={},
     meta={'network': classifier.describe(), 'class_names': list(data.class_names)},
   )
-
-
-def _describe_views(made: views.MakeViews) -> str:
-  mirrored = ', mirrored' if made.mirror else ''
-  return f'{made.crop} {made.view_px} px of {made.resize_px} px ({made.resize}){mirrored}'

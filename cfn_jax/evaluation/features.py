@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cfn_jax.evaluation import feature_cache, inputs, pooling, trunks
+from cfn_jax.evaluation import feature_cache, identity, inputs, pooling, trunks
 from cfn_jax.models import alexnet, cfn
 from cfn_jax.training import devices, stopping
 from cfn_jax.training import task as tasks
@@ -40,12 +40,10 @@ class Extractor:
   Attributes:
     placed: the trunk with the stride at which it sees whole views.
     weights: as they were read, for fc6 and fc7.
-    digest: of the weights.
   """
 
   placed: weights_lib.Weights
   weights: weights_lib.Weights
-  digest: str
   layers: tuple[str, ...]
   view_px: int
   pooling: str
@@ -98,12 +96,8 @@ class Extractor:
   def identity(self) -> dict[str, Any]:
     """Gives plain values that change with the features."""
     return {
-      'weights': self.digest,
-      'input': self.placed.input.to_json(),
-      'own input': self.weights.input.to_json(),
-      'order': self.placed.order,
-      'stride': [self.placed.stride, self.weights.stride],
-      'padding': self.placed.padding,
+      'weights': identity.describe_weights(self.weights),
+      'stride': self.placed.stride,
       'layers': list(self.layers),
       'pooling': self.pooling,
       'dimensions': self.dimensions,
@@ -170,7 +164,7 @@ def make_extractor(
         f'{trunk.name}: fc6 is for a pool5 of side {weights.pool5_side()}, views of {view_px} px '
         f'at stride {stride} give one of side {side}'
       )
-  return Extractor(placed, weights, trunk.digest, layers, view_px, kind, dimensions)
+  return Extractor(placed, weights, layers, view_px, kind, dimensions)
 
 
 def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
@@ -195,7 +189,7 @@ def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
     origin={'config': weights.origin.get('config', {})},
     padding=weights.padding,
   )
-  return dataclasses.replace(drawn, weights=made, digest=trunks.hash_weights(params))
+  return dataclasses.replace(drawn, weights=made)
 
 
 def check_dtype(dtype: str) -> None:

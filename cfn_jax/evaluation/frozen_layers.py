@@ -98,14 +98,13 @@ def make_run(
     name='frozen_layers',
     train_views=views_of,
     evaluation=lambda on_bad: evaluate(centre, report=testing.make_report(made), on_bad=on_bad),
-    fingerprint={'weights': trunk.digest, 'stride': model.stride, 'dropout': model.dropout},
     run=f'{trunk.label()}: {", ".join(locked)} locked, the rest drawn ({model.init})',
   )
   return runs.Run(
     name,
     task,
     evaluate(test_views, report=testing.make_report(made, detailed=True)),
-    {'test': test.to_dict(), 'test images shown': data.shown(config.data.val_max_images)},
+    {'test images shown': data.shown(config.data.val_max_images)},
   )
 
 

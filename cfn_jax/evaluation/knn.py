@@ -14,7 +14,7 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cfn_jax.evaluation import feature_cache, probing, runs, scores, tables
+from cfn_jax.evaluation import feature_cache, identity, probing, runs, scores, tables
 from cfn_jax.training import devices, stopping
 
 
@@ -74,8 +74,7 @@ def _run(
     return {'layers': layers, 'val_count': len(testing)}
 
   settings = {
-    'k': c.k,
-    'temperature': c.temperature,
+    **identity.describe(config),
     'training features': dict(training.cache.identity),
     'test features': dict(testing.cache.identity),
   }

@@ -5,7 +5,6 @@ One for each layer of a cache, all in one run: their losses share no parameter. 
 """
 
 import functools
-import json
 import math
 import pathlib
 import zlib
@@ -19,7 +18,7 @@ import numpy as np
 import optax
 
 from cfn_jax.data import pipeline
-from cfn_jax.evaluation import classifier, feature_cache, features, probing, scores
+from cfn_jax.evaluation import feature_cache, features, identity, probing, scores
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
@@ -81,14 +80,10 @@ def make_task(
     labels=label_parameters,
     examples={'images': config.batch_size},
     fingerprint={
-      'seed': config.seed,
-      'batch_size': config.batch_size,
-      'training features': _digest(training.cache),
-      'test features': _digest(testing.cache),
+      **identity.describe_training(config),
+      'training features': dict(training.cache.identity),
+      'test features': dict(testing.cache.identity),
       'classes': classes,
-      'probe.standardize': config.probe.standardize,
-      'probe.init_std': config.probe.init_std,
-      **{field: config[field] for field in classifier.SOLVER},
     },
     summary=summary,
     chance_loss=classes * math.log(2) if several else math.log(classes),
@@ -96,10 +91,6 @@ def make_task(
     pictures={},
     meta={},
   )
-
-
-def _digest(cache: feature_cache.Cache) -> str:
-  return json.dumps(dict(cache.identity), sort_keys=True)
 
 
 def draw_parameters(

@@ -37,7 +37,7 @@ def add(
 ) -> classifier.Classifier:
   """Gives the classifier with rescaled initial values."""
   rescale = functools.partial(_rescale, kind=kind, reader=reader, seed=seed)
-  return dataclasses.replace(made, rescale=rescale, rescaled=f'magic_init {kind}')
+  return dataclasses.replace(made, rescale=rescale)
 
 
 def _rescale(

@@ -19,6 +19,7 @@ from cfn_jax.data import pipeline
 from cfn_jax.evaluation import (
   feature_cache,
   features,
+  identity,
   inputs,
   linear_task,
   probing,
@@ -45,7 +46,6 @@ def see_tiles(weights: weights_lib.Weights, params: Any, tiles: jax.Array) -> ja
 def extract(
   config: ml_collections.ConfigDict,
   weights: weights_lib.Weights,
-  digest: str,
   readers: Mapping[str, pipeline.Reader],
   visits: transform.MakePuzzle,
   folder: pathlib.Path,
@@ -71,17 +71,17 @@ def extract(
     limit = config.solve.train_visits if which == 'training' else config.data.val_max_images
     count = limit or length
     count = count if which == 'training' else min(count, length)
-    identity = {
-      'weights': digest,
-      'input': weights.input.to_json(),
+    content = {
+      'weights': identity.describe_weights(weights),
       'images fingerprint': reader.source.fingerprint,
       'seed': reader.seed,
       'puzzles': repr(visits.geometry),
       'on_bad_image': reader.on_bad_image,
       'dtype': made.dtype,
+      'matmul_precision': config.matmul_precision,
     }
     cache = feature_cache.open_cache(
-      folder, which, identity, images=count, part_images=made.part_images
+      folder, which, content, images=count, part_images=made.part_images
     )
     if feature_cache.count_parts(cache) < cache.parts():
       runs.say(f'{folder.parent.name}: extracting fc6 of the tiles of {count:,} {which} images')

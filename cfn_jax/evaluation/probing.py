@@ -126,7 +126,7 @@ def _extract_split(
 ) -> feature_cache.Features:
   extractor, made = probe.extractors[name], config.features
   count = min(limit or len(split.reader.source), len(split.reader.source))
-  identity = {
+  content = {
     **extractor.identity(),
     'images fingerprint': split.fingerprint(),
     'classes': list(probe.data.class_names),
@@ -135,11 +135,12 @@ def _extract_split(
     'seed': config.seed,
     'on_bad_image': config.data.on_bad_image,
     'dtype': made.dtype,
+    'matmul_precision': config.matmul_precision,
   }
   cache = feature_cache.open_cache(
     workdir / 'features',
     f'{name}-{which}',
-    identity,
+    content,
     images=count,
     part_images=made.part_images,
   )

@@ -53,19 +53,18 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     name='recognition',
     train_views=views_of,
     evaluation=lambda on_bad: evaluate(once, report=testing.make_report(made), on_bad=on_bad),
-    fingerprint={f'model.{name}': value for name, value in model.to_dict().items()},
     run=model.name,
   )
   detailed = testing.make_report(made, detailed=True)
-  settings = {'test images shown': data.shown(config.data.val_max_images)}
-  final = runs.Run(model.name, task, evaluate(once, report=detailed), settings)
-  several = dataclasses.replace(
-    final,
+  run = runs.Run(
+    model.name,
+    task,
+    evaluate(once, report=detailed),
+    {'test images shown': data.shown(config.data.val_max_images)},
     also={'several_views': evaluate(test_views, report=detailed)},
-    settings={**settings, 'test': test.to_dict()},
   )
   return runs.Plan(
-    runs=[several],
+    runs=[run],
     origins={},
     show=lambda figures: show(figures[model.name], model.name, test.draws),
     published=PAPER,

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from cfn_jax.evaluation import identity
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import devices, metrics, provenance, scoring, stopping
 from cfn_jax.training import task as tasks
@@ -35,14 +36,14 @@ class Run:
     name: the folder under the evaluation's workdir.
     task: handed to the loop.
     final: the one pass that gives the run's figures.
-    settings: plain values that change the figures but not the training.
+    settings: what changes the figures but not the training, besides fields of the config.
     also: further passes, whose figures stand under their names beside those of `final`.
   """
 
   name: str
   task: tasks.Task
   final: scoring.AnyEvaluation
-  settings: Mapping[str, Any]
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   also: Mapping[str, scoring.AnyEvaluation] = dataclasses.field(default_factory=dict)
 
 
@@ -146,8 +147,12 @@ def execute_run(
         scored |= {name: found} if name else found
     return scored
 
-  identity = {**run.task.fingerprint, **run.settings, 'num_steps': config.num_steps}
-  return remember(run.name, identity, folder, compute)
+  return remember(run.name, identify(run, config), folder, compute)
+
+
+def identify(run: Run, config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns all that the figures of a run depend on, as plain values."""
+  return {**run.task.fingerprint, **identity.describe(config), **run.settings}
 
 
 def remember(
@@ -155,9 +160,9 @@ def remember(
 ) -> Figures:
   """Computes figures, or reads those that were found before with the same settings."""
   path = folder / 'result.json'
-  identity = json.loads(json.dumps(dict(settings)))
+  wanted = json.loads(json.dumps(dict(settings)))
   before = _read(path)
-  if not stopping.any_host(before.get('settings') != identity):
+  if not stopping.any_host(before.get('settings') != wanted):
     say(f'{name}: done before, {path}')
     done: Figures = before['figures']
     return done
@@ -165,7 +170,7 @@ def remember(
     folder.mkdir(parents=True, exist_ok=True)
   figures: Figures = make_plain(compute())
   if not jax.process_index():
-    metrics.write_json(path, {'figures': figures, 'settings': identity})
+    metrics.write_json(path, {'figures': figures, 'settings': wanted})
   return figures
 
 

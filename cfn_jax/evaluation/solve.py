@@ -21,13 +21,13 @@ import optax
 from cfn_jax.data import pipeline
 from cfn_jax.evaluation import (
   features,
+  identity,
   inputs,
   linear_task,
   positions,
   runs,
   solvers,
   tables,
-  trunks,
 )
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
@@ -87,12 +87,9 @@ def run(
   label: str,
 ) -> dict[str, Any]:
   """Trains the probe of positions, then scores the network and the product of positions."""
-  weights, c = solver.started[name], config.solve
-  digest = trunks.hash_weights(weights.params)
-  visits = solver.visits(solver.permutations, c.puzzles_per_image)
-  extracted = positions.extract(
-    config, weights, digest, solver.readers, visits, folder / 'features'
-  )
+  weights = solver.started[name]
+  visits = solver.visits(solver.permutations, config.solve.puzzles_per_image)
+  extracted = positions.extract(config, weights, solver.readers, visits, folder / 'features')
   task = positions.make_task(config, extracted, solver.tiles, label)
   mesh = devices.make_mesh(config.num_devices)
 
@@ -128,11 +125,10 @@ def run(
 
   settings = {
     **task.fingerprint,
-    'weights': digest,
-    'num_steps': config.num_steps,
+    **identity.describe(config),
+    'weights': identity.describe_weights(weights),
     'permutation set': permutation_sets.fingerprint(solver.permutations),
     'outside': permutation_sets.fingerprint(solver.outside) if len(solver.outside) else '',
-    **{f'solve.{field}': value for field, value in c.to_dict().items()},
   }
   return runs.remember(name, settings, folder, compute)
 

@@ -18,7 +18,7 @@ import jax
 import ml_collections
 import numpy as np
 
-from cfn_jax.evaluation import probing, runs, scores
+from cfn_jax.evaluation import identity, probing, runs, scores
 
 LENGTH_EPSILON = 1e-5  # added to the length that features are divided by
 Score = Callable[[np.ndarray], np.ndarray]
@@ -52,7 +52,7 @@ def run(
   """Trains and scores the SVMs of every layer; what was found before is not repeated."""
   c, layers = config.svm, {}
   settings = {
-    'svm': {field: each for field, each in c.to_dict().items() if field != 'num_threads'},
+    **identity.describe(config),
     'training features': dict(extracted.training.cache.identity),
     'test features': dict(extracted.testing.cache.identity),
   }

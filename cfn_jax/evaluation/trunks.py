@@ -5,13 +5,12 @@ transfer/ and the evaluations.
 """
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import ml_collections
-import numpy as np
 
+from cfn_jax.evaluation import identity
 from cfn_jax.models import alexnet
 from cfn_jax.transfer import files, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -33,13 +32,11 @@ class Trunk:
     name: how tables call it.
     weights: conv1 .. conv5, and fully connected layers where the file holds AlexNet's.
     origin: plain values: where the weights come from.
-    digest: SHA-256 over the arrays.
   """
 
   name: str
   weights: weights_lib.Weights
   origin: dict[str, Any]
-  digest: str
 
   @property
   def width(self) -> float:
@@ -65,8 +62,8 @@ def load_trunk(path: str, *, step: str, collection: str) -> Trunk:
     )
   origin = weights_lib.json_ready(dict(weights.origin))
   origin.pop('permutations', None)  # of no use to a score
-  digest = hash_weights(weights.params)
-  return Trunk(path, weights, {**origin, 'path': path, 'arrays_sha256': digest}, digest)
+  digest = identity.hash_arrays(weights.params)
+  return Trunk(path, weights, {**origin, 'path': path, 'arrays_sha256': digest})
 
 
 def draw_trunk(
@@ -94,7 +91,7 @@ def draw_trunk(
     padding=like.padding if like else 0,
   )
   origin = {'path': RANDOM, 'init': init, 'seed': seed}
-  return Trunk(RANDOM, weights, origin, hash_weights(params))
+  return Trunk(RANDOM, weights, origin)
 
 
 def open_trunk(config: ml_collections.ConfigDict) -> Trunk:
@@ -127,17 +124,6 @@ def open_compared(
 def draw_like(trunk: Trunk, init: str, *, seed: int) -> Trunk:
   """Draws a random trunk of the shapes of another."""
   return draw_trunk(init, seed=seed, like=trunk.weights, order=trunk.weights.order)
-
-
-def hash_weights(params: Mapping[str, Mapping[str, np.ndarray]]) -> str:
-  """Gives the SHA-256 over names, shapes and values of parameters."""
-  digest = hashlib.sha256()
-  for layer in sorted(params):
-    for name in sorted(params[layer]):
-      array = np.ascontiguousarray(params[layer][name])
-      digest.update(f'{layer}/{name} {array.dtype} {array.shape}'.encode())
-      digest.update(array.tobytes())
-  return digest.hexdigest()
 
 
 def place_trunk(trunk: Trunk, *, stride: int) -> weights_lib.Weights:

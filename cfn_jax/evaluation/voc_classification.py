@@ -96,19 +96,13 @@ def make_run(
     evaluation=lambda on_bad: evaluate(
       dataclasses.replace(test_views, draws=1), report=testing.make_report(made), on_bad=on_bad
     ),
-    fingerprint={
-      'weights': trunk.digest,
-      'trained': config.trained,
-      'stride': config.model.stride,
-      'dropout': config.model.dropout,
-    },
     run=f'{trunk.label()}: {taken}{trains} trained',
   )
   return runs.Run(
     name,
     task,
     evaluate(test_views, report=testing.make_report(made, detailed=True)),
-    {'draws': config.test.draws, 'test images shown': data.shown(config.data.val_max_images)},
+    {'test images shown': data.shown(config.data.val_max_images)},
   )
 
 

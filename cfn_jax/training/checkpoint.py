@@ -28,6 +28,7 @@ __all__ = [
   'DamagedError',
   'Start',
   'check_fingerprint',
+  'flatten',
   'say_changes',
 ]
 
@@ -257,7 +258,7 @@ def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
   """Says which fields of a config differ from those that a step was made with."""
   if 'config' not in meta:
     return ' (what changed is not known: it was saved without its config)'
-  before, now = _flatten(meta['config']), _flatten(json.loads(json.dumps(config)))
+  before, now = flatten(meta['config']), flatten(json.loads(json.dumps(config)))
   changed = [
     f'{name}: {before.get(name)!r}, now {now.get(name)!r}'
     for name in sorted({*before, *now})
@@ -272,11 +273,11 @@ def check_fingerprint(saved: Mapping[str, Any], wanted: Mapping[str, Any], *, wh
   Raises:
     CheckpointError: names each difference with both values.
   """
-  ours = json.loads(json.dumps(dict(wanted)))
+  then, now = flatten(saved), flatten(json.loads(json.dumps(dict(wanted))))
   differences = [
-    f'{name}: {saved.get(name)!r} then, {ours.get(name)!r} now'
-    for name in sorted({*saved, *ours})
-    if saved.get(name) != ours.get(name)
+    f'{name}: {then.get(name)!r} then, {now.get(name)!r} now'
+    for name in sorted({*then, *now})
+    if then.get(name) != now.get(name)
   ]
   if differences:
     more = [f'and {len(differences) - 2} more'] if len(differences) > 3 else []
@@ -287,11 +288,12 @@ def check_fingerprint(saved: Mapping[str, Any], wanted: Mapping[str, Any], *, wh
     )
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Returns the leaves of nested mappings, 'section.field' to its value."""
   flat: dict[str, Any] = {}
   for name, value in tree.items():
     if isinstance(value, Mapping):
-      flat |= _flatten(value, f'{prefix}{name}.')
+      flat |= flatten(value, f'{prefix}{name}.')
     else:
       flat[prefix + name] = value
   return flat

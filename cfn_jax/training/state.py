@@ -85,7 +85,11 @@ def make_step(
     params = optax.apply_updates(state.params, updates)
     new = params, _average(state.ema, params, ema_decay), optimizer_state
     old = state.params, state.ema, state.optimizer
-    params, ema, optimizer_state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+
+    def keep(a: jax.Array, b: jax.Array) -> jax.Array:  # counts go on: the rate drops on time
+      return a if jnp.issubdtype(a.dtype, jnp.integer) else jnp.where(finite, a, b)
+
+    params, ema, optimizer_state = jax.tree.map(keep, new, old)
 
     restart = state.step % log_every == 0
     counted = jax.tree.map(lambda a: jnp.where(finite, a, 0), sums)
