@@ -18,7 +18,7 @@ ROOMS = {
   'jigsaw/puzzle': set(),
   'jigsaw/solving': set(),
   'jigsaw/transform': {'data/pipeline', 'jigsaw/puzzle'},
-  'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
+  'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw', 'transfer/weights'},
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},
   'transfer': {'models', 'training/digests', 'transfer'},

@@ -8,9 +8,14 @@ import re
 import ml_collections
 import pytest
 
+from cfn_jax.jigsaw import permutations
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.models import alexnet
+from cfn_jax.training import checkpoint
+
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = {
-  'cfn': ('', 'release', 'text', 'small', 'tiny'),
+  'cfn': ('', 'release', 'text', 'unblocked', 'small', 'tiny'),
   'frozen_layers': ('', 'small'),
   'voc07_classification': ('', 'small'),
   'recognition': ('', 'alexnet', 'small', 'small_alexnet'),
@@ -153,4 +158,46 @@ def test_the_default_is_the_papers_run():
   assert (config.momentum, config.weight_decay) == (0.9, 5e-4)
   assert (config.bias_rate, config.bias_decay) == (2.0, 0.0)
   assert (config.puzzle.crop_px, config.puzzle.cell_px, config.puzzle.tile_px) == (255, 85, 64)
-  assert config.model.fc6_features == 512
+
+
+def _count_parameters(config):
+  permutations = pretexts.make_permutation_set(config)
+  model = pretexts.make_model(config, len(permutations))
+  px, tiles = config.puzzle.tile_px, config.puzzle.grid**2
+  return alexnet.count_parameters(alexnet.parameter_shapes(model, (1, tiles, px, px, 3)))
+
+
+def test_parameters_are_those_of_the_paper_the_released_prototxt_and_the_stacked_alexnet():
+  config = _load().get_config()
+  assert _count_parameters(config) == 26_489_704
+  config.model.name = 'stacked'  # AlexNet's fully connected layers, unless told otherwise
+  assert _count_parameters(config) == 32_932_456
+  config.model.fc6_features = 512
+  assert _count_parameters(config) == 9_991_272
+  released = _load().get_config('release')
+  assert _count_parameters(released) == 46_544_232  # fc8 has 1000 outputs for 100 permutations
+  released.model.fc8_features = 99
+  with pytest.raises(ValueError, match='fc8_features = 99: at least the 100 permutations'):
+    _count_parameters(released)
+
+
+@pytest.mark.parametrize('name', ['cfn:release', 'alexnet_to_jigsaw'])
+def test_the_set_of_the_88_percent_has_the_papers_distances_and_prunes_to_its_sizes(name):
+  file, _, variant = name.partition(':')
+  whole = pretexts.make_permutation_set(_load(file).get_config(variant))
+  found = permutations.summarize(whole)
+  assert (found.num, round(found.mean_hamming, 2), found.min_hamming) == (100, 8.08, 2)
+  for distance, size in zip(range(3, 10), (95, 85, 71, 35, 10, 7, 6)):  # the paper's table 4
+    pruned = permutations.prune_permutations(whole, num=size, min_distance=distance)
+    assert len(pruned) == size and permutations.summarize(pruned).min_hamming >= distance
+
+
+def test_unblocked_differs_from_the_papers_run_in_what_blocks_chromatic_aberration_alone():
+  ours, papers = (
+    checkpoint.flatten(_load().get_config(variant).to_dict()) for variant in ('unblocked', '')
+  )
+  assert {name: ours[name] for name in ours if ours[name] != papers[name]} == {
+    'puzzle.crop_mode': 'random',
+    'puzzle.grey_fraction': 0.0,
+    'puzzle.channel_shift_px': 0,
+  }

@@ -20,9 +20,8 @@ from cfn_jax.evaluation import (
   trunks,
   voc_classification,
 )
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet
-from cfn_jax.training import loop
+from cfn_jax.training import checkpoint, loop
 from cfn_jax.transfer import checkpoints, files, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -127,11 +126,10 @@ def test_a_supervised_conv1_sees_tiles_as_it_saw_images(tmp_path):
   ):
     drawn = trunks.draw_trunk('he', seed=0, width=0.1, order='caffenet').weights
     drawn = drawn.replace(input=record)
-    normalization = alexnet_to_jigsaw.find_normalization(record)
+    fed = alexnet_to_jigsaw.find_record(record, tiles='as_learned', std=58.0)
+    normalization = alexnet_to_jigsaw.make_normalization(fed)
     tiles = rng.integers(0, 256, (1, 9, 11, 11, 3), np.uint8)  # one position of conv1
-    fields = {'visits': None, 'model': None, 'permutations': None}
-    pretext = pretexts.Pretext(None, None, normalization=normalization, **fields)
-    folded = surgery.fold_input(drawn, to=alexnet_to_jigsaw.initial.make_record(pretext))
+    folded = surgery.fold_input(drawn, to=fed)
 
     def conv1(weights, x):
       kernel, bias = weights.params['conv1']['kernel'], weights.params['conv1']['bias']
@@ -140,6 +138,37 @@ def test_a_supervised_conv1_sees_tiles_as_it_saw_images(tmp_path):
     ours = conv1(folded, normalization(tiles))
     theirs = conv1(drawn, record.prepare(tiles))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize('record', weights_lib.RECORDS.values())
+def test_locked_layers_get_normalised_tiles_of_their_own_input_scale(record):
+  drawn = trunks.draw_trunk('he', seed=0, width=0.1, order='caffenet').weights
+  fed = alexnet_to_jigsaw.find_record(record, tiles='normalised', std=58.0)
+  normalization = alexnet_to_jigsaw.make_normalization(fed)
+  folded = surgery.fold_input(drawn.replace(input=record), to=fed)
+  rng = np.random.default_rng(0)
+  tiles = rng.integers(0, 256, (5, 11, 11, 3)) * rng.uniform(0.1, 1, (5, 1, 1, 1))
+  tiles = np.uint8(tiles)
+  prepared = np.asarray(normalization(tiles), np.float64)
+  np.testing.assert_allclose(prepared.mean((1, 2, 3)), 0, atol=1e-4)
+  np.testing.assert_allclose(prepared.std((1, 2, 3)), 58 * np.mean(record.scale), rtol=1e-5)
+  # Contrast of 58 about the mean colour, prepared by the record, and through the same conv1.
+  x = tiles - tiles.mean((1, 2, 3), keepdims=True)
+  x = x / x.std((1, 2, 3), keepdims=True) * 58
+  kernel = drawn.params['conv1']['kernel'].astype(np.float64)
+  own = (x[..., ::-1] if record.channels == 'bgr' else x) * record.scale
+  wanted = np.einsum('byxc,yxco->bo', own, kernel) + drawn.params['conv1']['bias']
+  found = np.einsum('byxc,yxco->bo', prepared, folded.params['conv1']['kernel'].astype(np.float64))
+  found += folded.params['conv1']['bias']
+  np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+
+
+def test_layers_that_learned_on_tiles_keep_their_normalisation():
+  learned = weights_lib.InputRecord('rgb', (1.0, 2.0, 3.0), (50.0,) * 3, 'channel', 44.0)
+  for tiles in alexnet_to_jigsaw.TILES:
+    assert alexnet_to_jigsaw.find_record(learned, tiles=tiles, std=58.0) == learned
+  with pytest.raises(ValueError, match="locked_tiles = 'raw' is unknown: one of normalised"):
+    alexnet_to_jigsaw.find_record(learned, tiles='raw', std=58.0)
 
 
 def test_recognition_is_the_papers_network():
@@ -196,7 +225,7 @@ def test_the_frozen_layer_table_end_to_end_and_again(folders, pretrained, tmp_pa
 
 @pytest.mark.slow
 def test_a_longer_run_and_another_test_are_done_again_another_rate_is_refused(folders, tmp_path):
-  config = labelled_cases.make_config('frozen_layers', folders, layers=(3,))
+  config = labelled_cases.make_config('frozen_layers', folders, layers=(3,), schedule='step')
   runs.execute(frozen_layers.make_plan(config), config, tmp_path, loop.fit)
   config.test.average = 'logits'
   steps = []
@@ -209,9 +238,15 @@ def test_a_longer_run_and_another_test_are_done_again_another_rate_is_refused(fo
   config.num_steps = 4
   runs.execute(frozen_layers.make_plan(config), config, tmp_path, fit)
   assert steps == [3, 4]
-  config.learning_rate = 0.5
-  with pytest.raises(Exception, match=r'learning_rate: 0.01 then, 0.5 now'):
-    runs.execute(frozen_layers.make_plan(config), config, tmp_path, fit)
+  for field, value, message in (
+    ('learning_rate', 0.5, r'learning_rate: 0.01 then, 0.5 now'),
+    ('compute_dtype', 'bfloat16', r"compute_dtype: 'float32' then, 'bfloat16' now"),
+    ('model.fc6_features', 8, r'model.fc6_features: 16 then, 8 now'),
+  ):
+    other = config.copy_and_resolve_references()
+    other.update_from_flattened_dict({field: value})
+    with pytest.raises(checkpoint.CheckpointError, match=message):
+      runs.execute(frozen_layers.make_plan(other), other, tmp_path, fit)
 
 
 @pytest.mark.slow

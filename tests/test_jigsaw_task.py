@@ -18,7 +18,7 @@ from cfn_jax.data import pipeline
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, task
 from cfn_jax.models import alexnet
-from cfn_jax.training import metrics
+from cfn_jax.training import devices, metrics, scoring, stopping
 
 MEAN, STD = (123.0, 117.0, 104.0), 58.0
 CONFIG = runpy.run_path(str(conftest.REPOSITORY / 'configs' / 'cfn.py'))['get_config']
@@ -164,6 +164,58 @@ def test_values_that_no_run_can_have_are_refused_with_their_field(config, field,
     config.update_from_flattened_dict({field: value})
   with pytest.raises(ValueError, match=message):
     pretexts.open_pretext(config)
+
+
+@pytest.mark.parametrize('kind', ['tile', 'channel', 'mean', 'global'])
+def test_the_input_record_holds_the_figures_of_the_tiles_that_training_sees(config, kind):
+  config.puzzle.normalization = kind
+  config.puzzle.grey_fraction = 0.5
+  pretext = pretexts.open_pretext(config)
+  record = pretext.record
+  made = task.make_task(config, pretext).meta['network']
+  assert made == {'order': 'caffenet', 'stride': 2, 'padding': 0, 'input': record.to_json()}
+  if kind == 'global':
+    assert (record.mean, record.scale) == (MEAN, (1 / STD,) * 3)
+    return
+  visits = [pretext.training.train(position) for position in range(5)]  # each image once
+  tiles = np.concatenate([pretext.visits.sample(visit).tiles for visit in visits]).astype(float)
+  axes = (1, 2, 3) if kind == 'tile' else (1, 2)
+  mean = np.mean([tile.mean(axis=None if kind == 'tile' else (0, 1)) for tile in tiles], axis=0)
+  np.testing.assert_allclose(record.mean, np.broadcast_to(mean, 3), rtol=1e-6)
+  assert record.std == (STD if kind == 'mean' else pytest.approx(tiles.std(axes).mean(), rel=1e-6))
+  # Whole images prepared by the stand-in have the contrast that tiles have in training.
+  stand_in = record.fixed()
+  prepared = (tiles - np.array(stand_in.mean)) * stand_in.scale
+  own = np.asarray(pretext.normalization(np.uint8(tiles)), np.float64)
+  if kind != 'mean':
+    assert prepared.std(axes).mean() == pytest.approx(own.std(axes).mean(), rel=1e-3)
+
+
+def test_images_that_cannot_be_read_are_left_out_of_the_measured_record(config, tmp_path):
+  (tmp_path / 'train' / '03.png').write_bytes(b'no image')
+  config.data.refresh = True
+  record = pretexts.open_pretext(config).record
+  assert record.std not in (STD, 0) and np.isfinite(record.std)
+  for path in (tmp_path / 'train').iterdir():
+    path.write_bytes(b'no image')
+  record = pretexts.open_pretext(config).record
+  assert (record.mean, record.std) == (MEAN, STD)
+
+
+def test_outputs_beyond_the_set_take_part_in_the_loss_and_name_no_permutation(config):
+  config.model.fc8_features = 17
+  pretext = pretexts.open_pretext(config)
+  params = pretext.init(0)
+  assert params['fc8']['kernel'].shape == (32, 17)
+  params['fc8']['bias'] = np.where(np.arange(17) < 10, 0, 50).astype(np.float32)  # dead ones win
+  found = evaluate(config, 4, params)
+  assert found['val_accuracy'] == 0 and found['val_loss'] > 40
+  config.eval_bits = True
+  evaluation = task.make_task(config, pretext).evaluations['val']
+  mesh = devices.make_mesh(1)
+  with stopping.Stopping() as stop:
+    found = scoring.make_score(evaluation, mesh)(devices.replicate(params, mesh), stop)
+  assert found['val_accuracy'] == 0 and 0 <= found['val_tile_accuracy'] <= 1
 
 
 def test_stacked_network_takes_one_permutation_a_pass(config):

@@ -18,28 +18,40 @@ from cfn_jax.transfer import arrays, cards, checkpoints, export, files
 from cfn_jax.transfer import weights as weights_lib
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-CONFIG = {
-  'puzzle': {
+CONFIG = {'puzzle': {'tile_px': 64}, 'model': {'name': 'cfn'}}
+NETWORK = {
+  'order': 'alexnet',
+  'stride': 2,
+  'padding': 0,
+  'input': {
+    'channels': 'rgb',
+    'mean': [123.0, 117.0, 104.0],
+    'scale': [50.0] * 3,
     'normalization': 'tile',
-    'tile_scale': 50.0,
-    'global_mean': [123.0, 117.0, 104.0],
-    'global_std': 58.0,
-    'tile_px': 64,
+    'std': 58.0,
   },
-  'model': {'order': 'alexnet', 'stride': 2, 'name': 'cfn'},
 }
 
 
-def save_run(workdir, params, *, steps=(3, 5), config=CONFIG, accuracies=(0.9, 0.2), **more):
+def save_run(
+  workdir,
+  params,
+  *,
+  steps=(3, 5),
+  config=CONFIG,
+  accuracies=(0.9, 0.2),
+  best='val_accuracy',
+  **more,
+):
   """Saves checkpoints as the loop does, from all (eight) devices."""
   state = {'params': params, 'optimizer': jax.tree.map(np.zeros_like, params), **more}
   state = devices.replicate(state, devices.make_mesh())
-  best = 'val_accuracy'
+  told = {'task': 'jigsaw', 'best': best, 'network': NETWORK, 'config': config}
   with checkpoint.Checkpoints(workdir, keep_latest=9, keep_best=1, best=best) as saver:
     for step, accuracy in zip(steps, accuracies):
       conv1 = state['params']['conv1']
       moved = state['params'] | {'conv1': conv1 | {'bias': conv1['bias'] + step}}
-      meta = {'task': 'jigsaw', 'fingerprint': {'seed': 0}, 'config': config}
+      meta = {**told, 'fingerprint': {'seed': 0}}
       saver.save(step, state | {'params': moved}, meta, {best: accuracy})
 
 
@@ -134,8 +146,7 @@ def test_averaged_parameters_are_read_where_they_are_asked_for(tmp_path):
   cases.assert_same_arrays(files.load_weights(tmp_path, collection='ema'), other)
 
 
-def test_a_network_that_says_how_it_is_fed_needs_no_puzzle(run, tmp_path):
-  """A later task's checkpoint holds `network` in its meta: `cards.make_record` of its weights."""
+def test_a_checkpoint_of_any_task_says_how_its_network_is_fed(run, tmp_path):
   weights = cases.draw(width=0.1, features=8)
   save_run(tmp_path, weights.params, steps=(1,))
   meta = tmp_path / 'checkpoints' / '1' / 'meta' / 'metadata'

@@ -1,6 +1,6 @@
 """How much of a network trained on labels solves puzzles: its convolutions locked in the CFN.
 
-Paper, section 4.3, table 3: conv1 .. convK of a supervised AlexNet move into the CFN (stride 2) and
+Paper, section 4.1, table 3: conv1 .. convK of a supervised AlexNet move into the CFN (stride 2) and
 are locked, the rest is trained on the jigsaw task with 100 permutations. Beside it the same CFN
 with nothing loaded and nothing locked, whose accuracy is the most there is.
 """
@@ -13,7 +13,6 @@ import ml_collections
 import numpy as np
 
 from cfn_jax.evaluation import identity, runs, tables, trunks
-from cfn_jax.jigsaw import initial
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.training import optimizer
@@ -23,6 +22,7 @@ from cfn_jax.transfer import weights as weights_lib
 PAPER = (88.0, 87.0, 86.0, 83.0, 74.0)
 PAPER_REFERENCE = 88.0
 REFERENCE = 'reference'
+TILES = ('normalised', 'as_learned')
 CONVOLUTIONS = weights_lib.CONVOLUTIONS
 
 
@@ -54,7 +54,12 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     made.append(_finish(config, pretext, REFERENCE, {}))
   return runs.Plan(
     runs=made,
-    origins={trunk.label(): trunk.origin},
+    origins={
+      trunk.label(): {
+        **trunk.origin,
+        'fed': {run.name: run.task.meta['network']['input'] for run in made},
+      }
+    },
     show=lambda figures: show(figures, trunk.label(), layers),
     published={'AlexNet': PAPER, REFERENCE: PAPER_REFERENCE},
   )
@@ -63,10 +68,11 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
 def make_run(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext, trunk: trunks.Trunk, k: int
 ) -> runs.Run:
-  """Builds the run that locks conv1 .. convK; tiles are prepared as those layers learned them."""
+  """Builds the run that locks conv1 .. convK, on tiles of the scale that those layers learned."""
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
-  pretext = dataclasses.replace(pretext, normalization=find_normalization(weights.input))
-  weights = surgery.fold_input(weights, to=initial.make_record(pretext))
+  fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
+  pretext = dataclasses.replace(pretext, normalization=make_normalization(fed))
+  weights = surgery.fold_input(weights, to=fed)
   locked = CONVOLUTIONS[:k]
   surgery.merge(pretext.shapes(), weights.params, locked)  # raises what does not fit
 
@@ -98,12 +104,7 @@ def _finish(
   label: str = 'nothing loaded, nothing locked',
 ) -> runs.Run:
   task, source = jigsaw_task.make_task(config, pretext), pretext.validation.source
-  network = {
-    'order': pretext.model.order,
-    'stride': pretext.model.stride,
-    'padding': pretext.model.padding,
-    'input': initial.make_record(pretext).to_json(),
-  }
+  network = pretext.describe()
   task = dataclasses.replace(
     task,
     init=init or task.init,
@@ -115,22 +116,38 @@ def _finish(
       **fingerprint,
     },
     summary=[('run', label), *task.summary],
-    meta={'network': network},
   )
   shown = min(config.data.val_max_images or len(source), len(source))
   return runs.Run(name, task, task.evaluations['val'], {'test images shown': shown})
 
 
-def find_normalization(record: weights_lib.InputRecord) -> pretexts.Normalization:
-  """Gives the normalisation of tiles that a record asks for, but for the order of the channels.
+def find_record(
+  learned: weights_lib.InputRecord, *, tiles: str, std: float
+) -> weights_lib.InputRecord:
+  """Returns how tiles are prepared for locked layers: RGB, one scale for all channels.
 
-  Scales that differ between the channels become their mean; folding them into conv1 is exact.
+  Layers that learned on normalised tiles get those. Others learned on whole images prepared by
+  fixed figures: with `tiles` 'normalised' each tile gets mean 0 and the contrast that `std`, that
+  of pixels of photographs, has under their scale, so that the cue of low-level statistics is
+  closed as in the reference; with 'as_learned' the fixed figures. What differs between the
+  channels is left to fold into conv1, which is exact.
+
+  Raises:
+    ValueError: an unknown `tiles`.
   """
-  mean = record.mean if record.channels == 'rgb' else record.mean[::-1]
-  scale = float(np.mean(record.scale))
-  if record.normalization:
-    return pretexts.Normalization(record.normalization, scale, mean, record.std)
-  return pretexts.Normalization('global', scale, mean, 1.0)
+  if tiles not in TILES:
+    raise ValueError(f"locked_tiles = '{tiles}' is unknown: one of {', '.join(TILES)}")
+  red, green, blue = learned.mean if learned.channels == 'rgb' else learned.mean[::-1]
+  scale, kind, own_std = float(np.mean(learned.scale)), learned.normalization, learned.std
+  if not kind and tiles == 'normalised':
+    scale, kind, own_std = scale * std, 'tile', std
+  return weights_lib.InputRecord('rgb', (red, green, blue), (scale,) * 3, kind, own_std)
+
+
+def make_normalization(record: weights_lib.InputRecord) -> pretexts.Normalization:
+  """Makes what prepares tiles by a record of `find_record`."""
+  std = record.std if record.normalization else 1.0
+  return pretexts.Normalization(record.normalization or 'global', record.scale[0], record.mean, std)
 
 
 def show(figures: Mapping[str, runs.Figures], label: str, layers: tuple[int, ...]) -> None:

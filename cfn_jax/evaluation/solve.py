@@ -162,7 +162,8 @@ def make_evaluation(
     truth = jnp.asarray(shown, jnp.int32)[label]  # [B, k, T]
     prepared = inputs.prepare(tiles, weights.input)
     logits: Any = network.apply({'params': params['network']}, prepared, truth)  # [B, k, N]
-    chances = jnp.einsum('bkn,nij->bkij', jax.nn.softmax(logits), every, precision='highest')
+    share = jax.nn.softmax(logits[..., : len(every)])  # fc8 may have more outputs
+    chances = jnp.einsum('bkn,nij->bkij', share, every, precision='highest')
     found = positions.see_tiles(weights, params['network'], tiles)
     single = positions.predict(params['probe'], found)  # [B, T, T]: of tiles in reading order
     single = jax.vmap(lambda table, orders: table[orders])(single, truth)  # [B, k, T, T]

@@ -108,7 +108,10 @@ def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
     )
   found = np.array(rows, np.int64).reshape(len(rows), -1)
   tiles, count = weights.tiles(), weights.params['fc8']['kernel'].shape[1]
-  if found.shape != (count, tiles) or not np.all(np.sort(found, axis=1) == np.arange(tiles)):
+  model = weights.origin.get('config', {}).get('model', {})
+  spare = model.get('fc8_features') == count and len(found) < count  # outputs that name none
+  fits = found.shape[1] == tiles and (len(found) == count or spare)
+  if not fits or not np.all(np.sort(found, axis=1) == np.arange(tiles)):
     raise weights_lib.WeightsError(
       f'{path}: the permutation set is {len(found)} x {found.shape[1]}, the network is for '
       f'{count} permutations of {tiles} tiles'

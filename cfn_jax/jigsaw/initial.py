@@ -22,7 +22,7 @@ def load_initial(
   """
   weights = files.load_weights(path)
   if 'conv1' in weights.params:
-    weights = surgery.fold_input(weights, to=make_record(pretext))
+    weights = surgery.fold_input(weights, to=pretext.record)
   layers = tuple(name for name in params if _is_taken(name, params, weights.params))
   if not layers:
     raise weights_lib.WeightsError(
@@ -35,16 +35,6 @@ def load_initial(
   order = pretext.model.order
   note = '' if weights.order == order else f'; they were trained as {weights.order}, not {order}'
   return merged, f'{report}{note}'
-
-
-def make_record(pretext: pretexts.Pretext) -> weights_lib.InputRecord:
-  """Describes how a pretext task feeds conv1, as weights files do."""
-  own = pretext.normalization
-  fixed = own.kind == 'global'
-  red, green, blue = [own.scale / own.global_std if fixed else own.scale] * 3
-  return weights_lib.InputRecord(
-    'rgb', own.global_mean, (red, green, blue), '' if fixed else own.kind, own.global_std
-  )
 
 
 def _is_taken(name: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:

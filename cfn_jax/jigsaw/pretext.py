@@ -12,14 +12,16 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import pipeline, sources
+from cfn_jax.data import images, pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
 from cfn_jax.models import alexnet, cfn
 from cfn_jax.training import task as tasks
+from cfn_jax.transfer import weights as weights_lib
 
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
 DTYPES = ('float32', 'bfloat16')
+MEASURED = 256  # visits whose tiles are measured for the input record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +141,8 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.
   """Builds the network.
 
   Raises:
-    ValueError: an unknown name; tiles too small for the trunk; k > 1 for the stacked network.
+    ValueError: an unknown name; tiles too small for the trunk; k > 1 for the stacked network;
+      fewer outputs than permutations.
   """
   c = config.model
   if c.name not in cfn.NAMES:
@@ -151,20 +154,26 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.
       f'model.permutations_per_pass = {c.permutations_per_pass}: the stacked network sees all '
       'tiles at once, 1 is the only choice'
     )
+  if 0 < c.fc8_features < num_permutations:
+    raise ValueError(
+      f'model.fc8_features = {c.fc8_features}: at least the {num_permutations} permutations, or 0 '
+      'for one output each'
+    )
   alexnet.Initial(c.init, c.order)
   alexnet.check_input_size(config.puzzle.tile_px, c.stride)
+  own = {'fc6_features': c.fc6_features} if c.fc6_features else {}
   network = cfn.Cfn if c.name == 'cfn' else cfn.Stacked
   return network(
-    num_permutations=num_permutations,
+    num_permutations=c.fc8_features or num_permutations,
     order=c.order,
     init_name=c.init,
     stride=c.stride,
     width=c.width,
-    fc6_features=c.fc6_features,
     remat=config.remat,
     fc7_features=c.fc7_features,
     dropout=c.dropout,
     dtype=jnp.dtype(config.compute_dtype),
+    **own,
   )
 
 
@@ -216,14 +225,64 @@ class Pretext:
     geometry = self.visits.geometry
     return (1, geometry.tiles, geometry.tile_px, geometry.tile_px, 3)
 
+  @functools.cached_property
+  def record(self) -> weights_lib.InputRecord:
+    """How tiles become the input, as weights files say it.
+
+    Where each tile is normalised by its own figures, `mean` and `std` of the record are the means
+    of those figures over the tiles of the first training visits: they stand in for them where
+    whole images are prepared. Images that cannot be read are left out; the run meets them itself.
+    """
+    own = self.normalization
+    if own.kind == 'global':
+      red, green, blue = [own.scale / own.global_std] * 3
+      return weights_lib.InputRecord('rgb', own.global_mean, (red, green, blue))
+    mean, std = measure_tiles(self, own.kind) or (own.global_mean, own.global_std)
+    return weights_lib.InputRecord(
+      'rgb', mean, (own.scale,) * 3, own.kind, own.global_std if own.kind == 'mean' else std
+    )
+
+  def describe(self) -> dict[str, Any]:
+    """Returns what a checkpoint says of the network, for transfer/: plain values."""
+    return {
+      'order': self.model.order,
+      'stride': self.model.stride,
+      'padding': getattr(self.model, 'padding', 0),
+      'input': self.record.to_json(),
+    }
+
   def logits(self, params: Any, batch: tasks.Batch, key: jax.Array | None = None) -> jax.Array:
-    """Gives logits `[B, N]`, or `[B, k, N]`, of a batch; with a key, dropout is on."""
+    """Gives logits `[B, N]`, or `[B, k, N]`, of a batch; with a key, dropout is on.
+
+    With `model.fc8_features` there may be more of them than permutations; no label names the rest.
+    """
     arguments = [self.normalization(batch['tiles'])]
     if self.visits.puzzles > 1:
       arguments.append(jnp.asarray(self.permutations, jnp.int32)[batch['label']])  # [B, k, T]
     rngs = {} if key is None else {'dropout': key}
     logits: Any = self.model.apply({'params': params}, *arguments, train=key is not None, rngs=rngs)
     return logits
+
+
+def measure_tiles(pretext: Pretext, kind: str) -> tuple[tuple[float, float, float], float] | None:
+  """Measures what tiles are normalised by: the mean (R, G, B) and the std, 0..255.
+
+  Each is averaged over the tiles of the first training visits. With `kind` 'tile' a tile has one
+  mean and one std over its channels, else one for each channel. None where no image can be read.
+  """
+  axes = (1, 2, 3) if kind == 'tile' else (1, 2)
+  means, stds = [], []
+  for position in range(min(MEASURED, len(pretext.training.source))):
+    try:
+      tiles = pretext.visits.sample(pretext.training.train(position)).tiles  # [T, h, w, 3]
+    except images.BadImage:
+      continue
+    means.append(tiles.mean(axes, keepdims=True).mean(0))
+    stds.append(tiles.std(axes).mean())
+  if not means:
+    return None
+  red, green, blue = np.broadcast_to(np.mean(means, axis=0), (1, 1, 3)).ravel().tolist()
+  return (red, green, blue), float(np.mean(stds))
 
 
 def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -> Pretext:
@@ -300,8 +359,9 @@ LIMITS = {
   'data.puzzles_per_image': (1, 10**6),
   'model.stride': (1, 11),
   'model.width': (0.01, 16),
-  'model.fc6_features': (1, 2**20),
+  'model.fc6_features': (0, 2**20),
   'model.fc7_features': (1, 2**20),
+  'model.fc8_features': (0, 2**20),
   'model.dropout': (0, 0.99999),
   'model.permutations_per_pass': (1, 10**6),
   'puzzle.global_std': (1e-6, 1e6),

@@ -16,6 +16,7 @@ import numpy as np
 cv2.setNumThreads(1)  # images are spread over processes; threads within one would only contend
 
 CROP_MODES = ('centre', 'random', 'whole')
+RULES = 2  # changes when the same image, geometry and draws give other tiles
 
 
 @dataclasses.dataclass(frozen=True)

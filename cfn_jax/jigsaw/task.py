@@ -19,7 +19,7 @@ import optax
 from cfn_jax.data import bad_images, pipeline
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.jigsaw import solving
+from cfn_jax.jigsaw import puzzle, solving
 from cfn_jax.models import alexnet
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
@@ -84,6 +84,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     chance_loss=math.log(len(pretext.permutations)),
     record=record,
     pictures={},
+    meta={'network': pretext.describe()},
   )
 
 
@@ -110,11 +111,12 @@ def make_evaluation(
   def measure_rows(params: Any, batch: tasks.Batch) -> tasks.Totals:
     logits, labels = predict(params, batch)
     cells = solving.make_positions(pretext.permutations)  # [N, T, T]
+    chances = jax.nn.softmax(logits[..., : len(cells)])
     return {
       'label': labels,
       'loss': optax.softmax_cross_entropy_with_integer_labels(logits, labels),
       'correct': jnp.argmax(logits, axis=-1) == labels,
-      'positions': jnp.einsum('bkn,nij->bkij', jax.nn.softmax(logits), cells),
+      'positions': jnp.einsum('bkn,nij->bkij', chances, cells),
     }
 
   if not bits:
@@ -134,6 +136,7 @@ def make_fingerprint(
     'validation images': pretext.validation.source.fingerprint,
     'permutation set': permutation_sets.fingerprint(pretext.permutations),
     'permutations.fixed_per_image': config.permutations.fixed_per_image,
+    'puzzle rules': puzzle.RULES,
     'data.puzzles_per_image': config.data.puzzles_per_image,
     'data.on_bad_image': config.data.on_bad_image,
     **{f'puzzle.{name}': value for name, value in config.puzzle.to_dict().items()},

@@ -35,7 +35,7 @@ def make_pictures(
     predict = jax.jit(
       lambda params, x: cfn.predict(pretext.model, params, pretext.normalization(x))
     )
-    probabilities = np.asarray(predict(params, tiles))
+    probabilities = np.asarray(predict(params, tiles))[:, : len(pretext.permutations)]
     title = f'validation puzzles and the answers of step {step}, the best'
     puzzles.draw_answers(
       workdir / 'answers.png', shown, pretext.permutations, probabilities, title=title

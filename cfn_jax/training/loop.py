@@ -249,6 +249,7 @@ def _describe(
   return {
     **task.meta,
     'task': task.name,
+    'best': task.best,
     'commit': provenance.find_commit(),
     'fingerprint': dict(task.fingerprint),
     'config': config.to_dict(),

@@ -35,7 +35,7 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
 
   Args:
     path: a workdir, its `checkpoints` folder, a step's folder, or `state` in it.
-    step: 'latest', 'best' (by val_accuracy) or a number; unused where `path` names a step.
+    step: 'latest', 'best' (by the figure of its run) or a number; unused where `path` names a step.
 
   Raises:
     WeightsError: there is none, or it is not whole.
@@ -62,7 +62,11 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
   if step == 'latest':
     return steps[max(steps)]
   if step == 'best':
-    return steps[max(steps, key=lambda each: (_accuracy(steps[each]), each))]
+    figures = {each: _figure(folder) for each, folder in steps.items()}
+    best = max(steps, key=lambda each: (figures[each], each))
+    if figures[best] == -math.inf:
+      raise WeightsError(f"{path}: no step was evaluated, so none is the 'best'; take 'latest'")
+    return steps[best]
   named = {str(number): folder for number, folder in steps.items()}
   if step not in named:
     listed = ', '.join(map(str, sorted(steps)))
@@ -75,13 +79,14 @@ def is_step(path: pathlib.Path) -> bool:
   return (path / 'state').is_dir() or (path.name == 'state' and (path.parent / 'meta').exists())
 
 
-def _accuracy(folder: pathlib.Path) -> float:
-  """Gives a step's val_accuracy; -1, less than any, where it has none that is a number."""
+def _figure(folder: pathlib.Path) -> float:
+  """Returns the figure of a step that its run ranks steps by; -inf where it has none."""
+  best = str(_read_json(folder / 'meta' / 'metadata').get('best'))
   try:
-    accuracy = float(_read_json(folder / 'metrics' / 'metrics')['val_accuracy'])
+    figure = float(_read_json(folder / 'metrics' / 'metrics')[best])
   except (KeyError, TypeError, ValueError, ArithmeticError):
-    return -1.0
-  return accuracy if math.isfinite(accuracy) else -1.0
+    return -math.inf
+  return figure if math.isfinite(figure) else -math.inf
 
 
 @contextlib.contextmanager
@@ -129,7 +134,7 @@ def read_checkpoint(
   if not digests.is_verified(meta):
     origin['notes'] = ['not verified: the step was saved without digests of its arrays']
   with _named_errors(folder):
-    network = meta['network'] if 'network' in meta else _describe(config)
+    network = meta['network']
     return weights_lib.make_weights(
       params,
       order=str(network['order']),
@@ -177,21 +182,6 @@ def _check_digests(
   changed = digests.compare(wanted, found) if wanted else []
   if changed:
     raise WeightsError(f'{folder} is damaged: not the arrays that were saved: {changed[0]}, ...')
-
-
-def _describe(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Gives layer order, stride and input record of a pretext network, from its config."""
-  puzzle, model = config['puzzle'], config['model']
-  std, scale = float(puzzle['global_std']), float(puzzle['tile_scale'])
-  kind = puzzle['normalization']
-  record = {
-    'channels': 'rgb',
-    'mean': puzzle['global_mean'],
-    'scale': [scale / std if kind == 'global' else scale] * 3,
-    'normalization': '' if kind == 'global' else kind,
-    'std': std,
-  }
-  return {'order': model['order'], 'stride': model['stride'], 'input': record}
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:

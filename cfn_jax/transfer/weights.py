@@ -210,9 +210,9 @@ def make_weights(
   problems += _check_arrays(params) or _check_chain(params)
   # The origin may come from a file: what is gone through later must be what it is taken for.
   problems += [
-    f'its origin has {name} of type {type(origin[name]).__name__}, not list'
-    for name in ('notes', 'permutations')
-    if not isinstance(origin.get(name, []), list)
+    f'its origin has {name} of type {type(origin[name]).__name__}, not {kind.__name__}'
+    for name, kind in {'notes': list, 'permutations': list, 'config': dict}.items()
+    if not isinstance(origin.get(name, kind()), kind)
   ]
   if problems:
     raise WeightsError('; '.join(problems))
