@@ -16,8 +16,9 @@ import ml_collections
 import rich.console
 import rich.table
 from absl import app, flags
+from ml_collections import config_flags
 
-from cfn_jax import command
+from cfn_jax import command, idle
 from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import feature_cache
 from cfn_jax.jigsaw import pretext as pretexts
@@ -107,13 +108,7 @@ def run(
 
 def explain_memory(config: ml_collections.ConfigDict) -> contextlib.AbstractContextManager[None]:
   """Names the ways out where a device has too little memory, see `devices.explain_memory`."""
-  return devices.explain_memory(
-    batch_size=config.batch_size,
-    eval_batch_size=config.eval_batch_size,
-    accumulate_steps=config.accumulate_steps,
-    remat=config.remat,
-    compute_dtype=config.compute_dtype,
-  )
+  return devices.explain_memory(config.to_dict())
 
 
 def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
@@ -201,6 +196,8 @@ def main(arguments: list[str]) -> None:
   command.quiet_libraries()
   if config.task not in TASKS:
     command.fail(f"task = '{config.task}' is unknown: one of {', '.join(TASKS)}")
+  with command.short_errors(ValueError):
+    idle.check(config, config_flags.get_override_values(flags.FLAGS[CONFIG.name]))
   folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
   workdir = pathlib.Path(folder).expanduser().resolve()
   if config.deterministic:

@@ -6,7 +6,7 @@
   knn.py:small_voc   a VOC folder of small images: on a CPU
 
 `--config.weights=PATH` names a workdir, a step, or a file of weights; see docs/probes.md. Nothing
-is trained: of the fields of cfn.py those of the loop and the solver have no effect.
+is trained: of the fields of cfn.py there are those of the seed, the devices and the hosts.
 """
 
 import ml_collections
@@ -20,7 +20,7 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
 
 
 def _full() -> ml_collections.ConfigDict:
-  c = training.make_config('knn')
+  c = training.make_untrained('knn')
   training.add_weights(c)
   c.layers = ('pool5',)  # any of 'conv1' .. 'conv5', 'pool5', 'fc6', 'fc7'
   c.several = False  # True: an image has several classes (VOC)

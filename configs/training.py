@@ -25,6 +25,25 @@ def make_config(task: str) -> ml_collections.ConfigDict:
   return c
 
 
+# What only a task that trains reads.
+TRAINS = (
+  *('batch_size', 'num_steps', 'accumulate_steps', 'remat', 'compute_dtype', 'ema_decay'),
+  *('log_every_steps', 'eval_every_steps', 'checkpoint_every_steps', 'keep_latest', 'keep_best'),
+  *('start_over', 'on_nonfinite', 'nonfinite_limit', 'plateau_warning_steps'),
+  *('profile_steps', 'profile_start_step', 'solver', 'learning_rate', 'schedule', 'decay_steps'),
+  *('decay_factor', 'warmup_steps', 'momentum', 'weight_decay', 'clip_gradients'),
+  *('bias_rate', 'bias_decay'),
+)
+
+
+def make_untrained(task: str) -> ml_collections.ConfigDict:
+  """Builds the fields that a task without training shares: devices, hosts, seed."""
+  c = make_config(task)
+  for field in TRAINS:
+    del c[field]
+  return c
+
+
 def add_weights(c: ml_collections.ConfigDict) -> None:
   """Adds what is tested, and whether random weights are tested beside it."""
   c.weights = ''  # a workdir, a step, a file of weights, or 'random'

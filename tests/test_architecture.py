@@ -40,9 +40,11 @@ ROOMS = {
     'pictures',
     'timing',
     'command',
+    'idle',
   },
 }
 LEAVES = (
+  'idle.py',
   'jigsaw/puzzle.py',
   'models/layers.py',
   'training/optimizer.py',

@@ -137,12 +137,17 @@ def test_what_runs_out_of_memory_names_the_ways_out_and_other_errors_pass():
   }
   with (
     pytest.raises(devices.OutOfMemoryError, match=r'memory \(RESOURCE_EXHAUSTED: 5G\)') as caught,
-    devices.explain_memory(**run),
+    devices.explain_memory(run),
   ):
     raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: 5G\nmore')
-  for text in ('(now 7)', '(9)', 'steps > 2', 'remat = True (now False)', "(now 'float32')"):
+  for text in ('batch_size (now 7)', 'steps (now 2): larger', "compute_dtype (now 'float32')"):
     assert text in str(caught.value)
-  with pytest.raises(jax.errors.JaxRuntimeError, match='INTERNAL'), devices.explain_memory(**run):
+  with (
+    pytest.raises(devices.OutOfMemoryError, match=r'eval_batch_size \(now 9\): smaller$'),
+    devices.explain_memory({'eval_batch_size': 9, 'seed': 0}),  # a task that trains nothing
+  ):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: 5G')
+  with pytest.raises(jax.errors.JaxRuntimeError, match='INTERNAL'), devices.explain_memory(run):
     raise jax.errors.JaxRuntimeError('INTERNAL: else')
 
 

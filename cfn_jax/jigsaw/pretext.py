@@ -232,15 +232,15 @@ class Pretext:
     Where each tile is normalised by its own figures, `mean` and `std` of the record are the means
     of those figures over the tiles of the first training visits: they stand in for them where
     whole images are prepared. Images that cannot be read are left out; the run meets them itself.
+    Where there is no contrast to measure they are those of the config.
     """
     own = self.normalization
     if own.kind == 'global':
       red, green, blue = [own.scale / own.global_std] * 3
       return weights_lib.InputRecord('rgb', own.global_mean, (red, green, blue))
-    mean, std = measure_tiles(self, own.kind) or (own.global_mean, own.global_std)
-    return weights_lib.InputRecord(
-      'rgb', mean, (own.scale,) * 3, own.kind, own.global_std if own.kind == 'mean' else std
-    )
+    mean, std = measure_tiles(self, own.kind) or (own.global_mean, 0.0)
+    std = std if std and own.kind != 'mean' else own.global_std
+    return weights_lib.InputRecord('rgb', mean, (own.scale,) * 3, own.kind, std)
 
   def describe(self) -> dict[str, Any]:
     """Returns what a checkpoint says of the network, for transfer/: plain values."""

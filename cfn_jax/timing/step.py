@@ -88,13 +88,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   state, step = loop.start(jigsaw_task.make_task(config, pretext), config, mesh)
   batch = devices.put_batch(make_batch(config, pretext), mesh)
 
-  with devices.explain_memory(
-    batch_size=config.batch_size,
-    eval_batch_size=config.eval_batch_size,
-    accumulate_steps=config.accumulate_steps,
-    remat=config.remat,
-    compute_dtype=config.compute_dtype,
-  ):
+  with devices.explain_memory(config.to_dict()):
     began = time.perf_counter()
     compiled = step.lower(state, batch).compile()
     compile_seconds = time.perf_counter() - began

@@ -22,16 +22,19 @@ class OutOfMemoryError(RuntimeError):
   """A device has too little memory for a step or an evaluation; what would need less."""
 
 
+# Fields of a config that take less memory, and how.
+LESS_MEMORY = {
+  'batch_size': 'smaller',
+  'eval_batch_size': 'smaller',
+  'accumulate_steps': 'larger, the batch in parts',
+  'remat': 'True, the trunk computed again',
+  'compute_dtype': "'bfloat16'",
+}
+
+
 @contextlib.contextmanager
-def explain_memory(
-  *,
-  batch_size: int,
-  eval_batch_size: int,
-  accumulate_steps: int,
-  remat: bool,
-  compute_dtype: str,
-) -> Iterator[None]:
-  """Names the ways out where a device runs out of memory; the arguments are those of the run.
+def explain_memory(fields: Mapping[str, Any]) -> Iterator[None]:
+  """Names the ways out where a device runs out of memory; `fields` are those of the config.
 
   Raises:
     OutOfMemoryError: in the place of the runtime's own.
@@ -41,11 +44,12 @@ def explain_memory(
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
+    ways = '; '.join(
+      f'{name} (now {fields[name]!r}): {way}' for name, way in LESS_MEMORY.items() if name in fields
+    )
     raise OutOfMemoryError(
-      f'a device ran out of memory ({str(error).strip().splitlines()[0]}). Less is needed with a '
-      f'smaller batch_size (now {batch_size}) or eval_batch_size ({eval_batch_size}), with '
-      f'accumulate_steps > {accumulate_steps}, which keeps the batch, with remat = True (now '
-      f"{remat}), or with compute_dtype = 'bfloat16' (now '{compute_dtype}')"
+      f'a device ran out of memory ({str(error).strip().splitlines()[0]}). Less is needed with '
+      f'another value of {ways}'
     ) from error
 
 

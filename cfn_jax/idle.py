@@ -1,0 +1,146 @@
+"""Fields that other fields of a config leave without effect: setting one is an error that says so.
+
+A config holds every knob of its task, and some of them belong to a choice that is not taken: the
+steps between two drops of a rate that follows a cosine, say. Such a field may keep its default; one
+that is set on the command line, to anything but off ('', 0 or False), is refused. What a source of
+images does not read is refused by data/sources.py, wherever it was set.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import ml_collections
+
+Values = Mapping[str, Any]  # of a config, flat: 'puzzle.tile_px' to 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """Fields that have no effect where `holds` is true of a config.
+
+  Attributes:
+    fields: their names; a section's name stands for all fields in it.
+    because: what makes them idle, as a message ends with it; `{field}` is that field's value.
+  """
+
+  fields: tuple[str, ...]
+  holds: Callable[[Values], bool]
+  because: str
+
+
+def _is(field: str, *values: Any) -> Callable[[Values], bool]:
+  return lambda c: field in c and c[field] in values
+
+
+def _is_not(field: str, *values: Any) -> Callable[[Values], bool]:
+  return lambda c: field in c and c[field] not in values
+
+
+def _is_for(task: str, holds: Callable[[Values], bool]) -> Callable[[Values], bool]:
+  return lambda c: c['task'] == task and holds(c)
+
+
+_SET = ('permutations.num', 'permutations.method', 'permutations.seed', 'permutations.ties')
+RULES = (
+  Rule(('decay_steps', 'decay_factor'), _is('schedule', 'cosine'), "schedule = 'cosine'"),
+  Rule(('nonfinite_limit',), _is('on_nonfinite', 'stop'), "on_nonfinite = 'stop'"),
+  Rule(('profile_start_step',), _is('profile_steps', 0), 'profile_steps = 0'),
+  Rule(
+    ('distributed.coordinator', 'distributed.num_processes', 'distributed.process_id'),
+    _is_not('distributed.mode', 'explicit'),
+    "distributed.mode is not 'explicit'",
+  ),
+  Rule(('distributed.heartbeat_s',), _is('distributed.mode', 'off'), "distributed.mode = 'off'"),
+  Rule(
+    (*_SET, 'permutations.mean', 'permutations.min_distance'),
+    _is_not('permutations.file', ''),
+    'the set is read from permutations.file',
+  ),
+  Rule(('permutations.ties',), _is('permutations.method', 'mid', 'code'), 'of permutations.method'),
+  Rule(('puzzle.resize_px',), _is('puzzle.crop_mode', 'whole'), "puzzle.crop_mode = 'whole'"),
+  Rule(
+    ('puzzle.global_mean',),
+    _is_not('puzzle.normalization', 'global'),
+    "it is for puzzle.normalization = 'global'",
+  ),
+  Rule(
+    ('puzzle.global_std',),
+    _is_for('jigsaw', _is('puzzle.normalization', 'tile', 'channel')),
+    "it is for puzzle.normalization = 'global' and 'mean'",
+  ),
+  Rule(('data.val_fraction',), _is_not('data.val_root', ''), 'data.val_root names the images'),
+  Rule(('data.val_fraction',), _is_not('data.val_split', ''), 'data.val_split names the images'),
+  Rule(
+    ('data.crops_per_photograph', 'data.val_crops_per_photograph'),
+    _is_not('data.source', 'bundled'),
+    "it is for data.source = 'bundled'",
+  ),
+  Rule(
+    ('data.cache_dir', 'data.refresh'),
+    _is_not('data.source', 'folder'),
+    "it is for data.source = 'folder'",
+  ),
+  Rule(('data.labels',), _is_not('data.source', 'voc'), "it is for data.source = 'voc'"),
+  Rule(
+    ('model.width', 'model.order'),
+    lambda c: c.get('weights', 'random') not in ('', 'random'),
+    'the weights decide it',
+  ),
+  Rule(
+    ('weights_step', 'weights_collection', 'baseline'),
+    lambda c: c.get('weights') == 'random' and c['task'] != 'alexnet_to_jigsaw',
+    "weights = 'random'",
+  ),
+  Rule(('svm',), _is('classifier', 'logistic'), "classifier = 'logistic'"),
+  Rule(
+    (
+      *('batch_size', 'num_steps', 'learning_rate', 'schedule', 'warmup_steps', 'momentum'),
+      *('weight_decay', 'bias_rate', 'bias_decay', 'clip_gradients', 'ema_decay', 'solver'),
+      'probe',
+    ),
+    _is('classifier', 'svm'),
+    "classifier = 'svm' takes no training steps",
+  ),
+  Rule(
+    ('compute_dtype', 'remat'),
+    _is('task', 'linear_probe', 'solve'),
+    'frozen features are computed in float32',
+  ),
+  Rule(
+    ('views.resize_px', 'views.resize'),
+    _is_for('recognition', _is('views.crop', 'whole')),
+    "views.crop = 'whole'",
+  ),
+  Rule(
+    ('model.grid',), _is_for('recognition', _is('model.name', 'alexnet')), "model.name = 'alexnet'"
+  ),
+)
+
+
+def check(config: ml_collections.ConfigDict, set_fields: Iterable[str]) -> None:
+  """Refuses fields that were set and have no effect.
+
+  Args:
+    set_fields: names of the fields that somebody set, 'section.field'.
+
+  Raises:
+    ValueError: names the field, its value and why it has no effect.
+  """
+  values = dict(_flatten(config))
+  for field in set_fields:
+    if not values.get(field):
+      continue
+    for rule in RULES:
+      if {field, field.partition('.')[0]} & set(rule.fields) and rule.holds(values):
+        raise ValueError(
+          f'{field} = {values[field]!r} has no effect: {rule.because}; leave it out, or change that'
+        )
+
+
+def _flatten(tree: Any, prefix: str = '') -> Iterable[tuple[str, Any]]:
+  for name, value in tree.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from _flatten(value, f'{prefix}{name}.')
+    else:
+      yield prefix + name, value

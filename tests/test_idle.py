@@ -1,0 +1,97 @@
+"""A setting that has no effect is refused, with the reason; the same setting elsewhere is not."""
+
+import labelled_cases
+import pytest
+import test_main
+
+from cfn_jax import command, idle
+from cfn_jax.training import checkpoint
+
+# The config, what makes the field idle, the field, and a word of the reason.
+CASES = [
+  ('cfn:small', {}, 'decay_steps', 'cosine'),
+  ('cfn', {}, 'nonfinite_limit', 'stop'),
+  ('cfn', {}, 'profile_start_step', 'profile_steps = 0'),
+  ('cfn', {'distributed.mode': 'auto'}, 'distributed.num_processes', 'explicit'),
+  ('cfn', {}, 'distributed.heartbeat_s', 'off'),
+  ('cfn', {'permutations.file': 'set.npy'}, 'permutations.min_distance', 'permutations.file'),
+  ('cfn', {'permutations.method': 'code'}, 'permutations.ties', 'permutations.method'),
+  ('cfn', {'puzzle.crop_mode': 'whole'}, 'puzzle.resize_px', 'whole'),
+  ('cfn', {}, 'puzzle.global_mean', 'global'),
+  ('cfn', {}, 'puzzle.global_std', 'mean'),
+  ('cfn:small', {'data.val_root': 'v'}, 'data.val_fraction', 'data.val_root'),
+  ('cfn', {}, 'data.val_fraction', 'data.val_split'),
+  ('cfn', {}, 'data.crops_per_photograph', 'bundled'),
+  ('cfn', {}, 'data.cache_dir', 'folder'),
+  ('frozen_layers', {}, 'data.labels', 'voc'),
+  ('knn', {'weights': 'w.npz'}, 'model.width', 'weights'),
+  ('alexnet_to_jigsaw', {'weights': 'w.npz'}, 'model.order', 'weights'),
+  ('frozen_layers', {'weights': 'random'}, 'baseline', 'random'),
+  ('linear_probe', {}, 'svm.folds', 'logistic'),
+  ('linear_probe:voc07', {}, 'learning_rate', 'svm'),
+  ('linear_probe:voc07', {}, 'probe.init_std', 'svm'),
+  ('solve', {}, 'compute_dtype', 'float32'),
+  ('recognition', {}, 'views.resize_px', 'whole'),
+  ('recognition:alexnet', {}, 'model.grid', 'alexnet'),
+]
+
+
+def load(name):
+  file, _, variant = name.partition(':')
+  return command.load_config(f'{labelled_cases.REPOSITORY}/configs/{file}.py:{variant}')
+
+
+@pytest.mark.parametrize(('name', 'fields', 'field', 'reason'), CASES)
+def test_a_field_without_effect_is_refused_if_it_was_set(name, fields, field, reason):
+  config = load(name)
+  config.update_from_flattened_dict(fields)
+  values = checkpoint.flatten(config.to_dict())
+  if not values[field]:
+    config.update_from_flattened_dict({field: type(values[field])('1')})
+  with pytest.raises(ValueError, match=rf'^{field} = .* has no effect: .*{reason}.*; leave it out'):
+    idle.check(config, [field])
+  idle.check(config, ['seed'])
+
+
+def test_every_rule_has_a_case():
+  met = set()
+  for name, fields, field, _ in CASES:
+    config = load(name)
+    config.update_from_flattened_dict(fields)
+    values = checkpoint.flatten(config.to_dict())
+    names = {field, field.partition('.')[0]}
+    met |= {rule for rule in idle.RULES if names & set(rule.fields) and rule.holds(values)}
+  assert met == set(idle.RULES)
+
+
+def test_fields_that_act_or_are_switched_off_pass():
+  for name, field in (
+    ('cfn', 'decay_steps'),
+    ('cfn:tiny', 'data.crops_per_photograph'),
+    ('frozen_layers', 'model.init'),
+    ('linear_probe', 'probe.init_std'),
+    ('linear_probe:voc07', 'svm.folds'),
+    ('cfn:release', 'puzzle.global_std'),
+  ):
+    idle.check(load(name), [field])
+  config = load('frozen_layers')
+  config.weights, config.baseline = 'random', False
+  idle.check(config, ['weights', 'baseline'])
+
+
+def test_rules_name_fields_that_there_are():
+  known = set()
+  for name in ('cfn', 'frozen_layers', 'alexnet_to_jigsaw', 'linear_probe', 'recognition'):
+    flat = checkpoint.flatten(load(name).to_dict())
+    known |= {*flat, *(field.partition('.')[0] for field in flat)}
+  assert {field for rule in idle.RULES for field in rule.fields} <= known
+
+
+def test_the_command_line_refuses_it_in_one_line(tmp_path):
+  done = test_main.run(
+    '--config=configs/cfn.py:tiny', '--config.decay_steps=5', f'--workdir={tmp_path / "w"}'
+  )
+  assert done.returncode == 2 and not (tmp_path / 'w').exists()
+  assert done.stderr == (
+    "error: decay_steps = 5 has no effect: schedule = 'cosine'; leave it out, or change that\n"
+  )
