@@ -36,13 +36,13 @@ def _paper() -> ml_collections.ConfigDict:
   v.mirror = False  # training: half of the views are mirrored
 
   t = c.test = ml_collections.ConfigDict()
-  t.draws = 10  # views of each test image that are averaged, besides the figure of one
+  t.draws = 1  # views of each test image that are averaged, besides the figure of one; 1: that one
   t.average = 'softmax'  # of the views: 'softmax' (probabilities) or 'logits'
   t.mirror = False  # True: half of those views are mirrored
 
   i = c.input = ml_collections.ConfigDict()
-  i.normalization = 'tile'  # of each tile: 'tile', 'channel', 'mean'; 'global': fixed figures
-  i.scale = 50.0  # the normalised values are multiplied by this; goes with model.init
+  i.normalization = 'mean'  # of each tile: 'mean', 'tile', 'channel'; 'global': fixed figures
+  i.scale = 58.0  # the normalised values are multiplied by this; goes with model.init
   i.mean = (123.0, 117.0, 104.0)  # RGB, 0..255: for 'global'
   i.std = 58.0  # 0..255: for 'global' and 'mean'
 
@@ -65,8 +65,8 @@ def _alexnet(c: ml_collections.ConfigDict) -> None:
   c.views.crop = 'random'
   c.views.view_px = 227
   c.views.mirror = True
+  c.test.draws = 10
   c.input.normalization = 'global'
-  c.input.scale = c.input.std
   c.model.name = 'alexnet'
   c.model.stride = 4
   c.model.fc6_features = 4096
@@ -86,6 +86,7 @@ def _small(c: ml_collections.ConfigDict) -> None:
   c.views.resize_px = 128
   c.views.resize = 'short_side'
   c.views.mirror = True
+  c.test.draws = 10
   c.input.scale = 1.0
   c.model.width = 0.5
 

@@ -1,5 +1,7 @@
 """The classification task: its loss, what is locked, and figures that no batch size changes."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import labelled_cases
@@ -212,3 +214,45 @@ def test_an_unknown_magic_init_is_refused():
 def test_results_hold_no_nan():
   plain = runs.make_plain({'a': float('nan'), 'b': [1.0, float('inf')], 'c': {'d': 'x'}})
   assert plain == {'a': None, 'b': [1.0, None], 'c': {'d': 'x'}}
+
+
+@pytest.mark.slow
+def test_calibration_scales_biases_by_the_measured_change_of_each_layers_input(plain):
+  made, images = plain
+  params = magic_init.rescale_fresh(made, made.init(0), images[:8], seed=0)
+  for name in weights_lib.CONVOLUTIONS:  # whose biases start at 0
+    params[name] = params[name] | {'bias': np.full_like(params[name]['bias'], 0.1)}
+  found = magic_init.calibrate(made, params, images[:8], seed=0)
+  for name in ('conv2', 'conv5', 'fc7'):
+    before, after = (
+      float(magic_init._input_size(made, each, images[:8], name)) for each in (params, found)
+    )
+    kernels = [each[name]['kernel'] for each in (params, found)]
+    biases = [each[name]['bias'] for each in (params, found)]
+    factor = np.linalg.norm(kernels[1]) / np.linalg.norm(kernels[0])
+    own = np.linalg.norm(biases[1]) / np.linalg.norm(biases[0])
+    assert own == pytest.approx(factor * after / before, rel=0.05)
+
+
+def make_fed(record, init, fc_init='', loaded=()):
+  network = alexnet.AlexNet(3, fc6_features=8, fc7_features=8, width=0.1)
+  initial = alexnet.Initial(init, 'caffenet')
+  made = classifier.Classifier(network, 67, record, ('a', 'b', 'c'), False, initial, fc_init)
+  given = alexnet.draw_parameters(made.shapes(), initial, seed=0)
+  return dataclasses.replace(made, given=given, loaded=loaded)
+
+
+def test_layers_are_not_drawn_for_inputs_of_another_scale():
+  unit, tens = RECORDS['unit'], RECORDS['caffe']
+  loaded = weights_lib.CONVOLUTIONS
+  for record, init, fc_init, words in (
+    (unit, 'caffe', '', "model.init = 'caffe' draws .* deviation of 1, which goes with 'he'"),
+    (tens, 'he', '', "model.init = 'he' draws .* deviation of 58, which goes with 'caffe'"),
+    (unit, 'he', 'bias', "model.fc_init = 'bias' draws fc6, fc7 for .* goes with 'he'"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      make_fed(record, init, fc_init, loaded if fc_init else ()).check()
+  for record, init, fc_init in ((unit, 'he', ''), (tens, 'caffe', 'bias'), (tens, 'caffe', '')):
+    make_fed(record, init, fc_init).check()
+  make_fed(unit, 'caffe', 'he', loaded).check()  # no convolution is drawn
+  make_fed(unit, 'caffe', '', (*loaded, 'fc6', 'fc7')).check()  # fc8 alone is drawn

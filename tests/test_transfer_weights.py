@@ -147,6 +147,16 @@ def test_fresh_layers_have_the_figures_of_their_name(fc_init, mean, std, bias):
   assert not np.array_equal(layer['kernel'], other['kernel'])
 
 
+def test_caffes_classifier_starts_as_alexnets_fillers_say():
+  drawn = surgery.draw_layer('fc8', (800, 400), fc_init='caffe', seed=3)
+  initial = alexnet.Initial('caffe', 'alexnet')
+  assert np.all(drawn['bias'] == 0) and initial.bias('fc8') == 0
+  assert drawn['kernel'].std() == pytest.approx(initial.std('fc8', (800, 400)), rel=0.01)
+  assert np.all(
+    surgery.draw_layer('fc7', (8, 4), fc_init='caffe', seed=3)['bias'] == np.float32(0.1)
+  )
+
+
 def test_merging_reports_what_was_loaded_what_is_new_and_what_is_left():
   network, given = cases.draw(seed=1).params, cases.draw(seed=2).params
   merged, report = surgery.merge(network, {**given, 'fc9': given['fc8']})

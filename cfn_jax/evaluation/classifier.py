@@ -73,8 +73,25 @@ class Classifier:
     return alexnet.parameter_shapes(self.network, (1, *tiles, side, side, 3))
 
   def check(self) -> None:
-    """Raises WeightsError where the given layers do not fit the network."""
+    """Raises WeightsError where the given layers do not fit the network.
+
+    Raises:
+      ValueError: layers are drawn for inputs of another scale than those of the record.
+    """
     surgery.merge(self.shapes(), self.given, self.loaded)
+    drawn = {name for name in self.shapes() if name not in self.loaded} - {'fc8'}
+    connected = drawn & set(weights_lib.FULLY_CONNECTED) if self.fc_init else set()
+    contrast = self.record.contrast()
+    for field, init, layers in (
+      ('model.init', self.initial.init, drawn - connected),
+      ('model.fc_init', self.fc_init, connected),
+    ):
+      if layers and not self.rescale and not alexnet.fits(init, contrast):
+        raise ValueError(
+          f"{field} = '{init}' draws {surgery.name_layers(sorted(layers))} for inputs of another "
+          f'scale: images are prepared to a standard deviation of {contrast:.3g}, which goes with '
+          + ("'caffe'" if init == 'he' else "'he'")
+        )
 
   def init(self, seed: int) -> Params:
     """Draws the parameters on the host, and puts the loaded layers in."""

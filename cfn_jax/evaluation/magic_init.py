@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from cfn_jax.data import pipeline
 from cfn_jax.evaluation import classifier, views
@@ -22,7 +23,7 @@ KINDS = ('fresh', 'calibrated')
 BATCHES, BATCH = 10, 16  # training images that are looked at
 MEAN = 0.1  # of each output, before its ReLU
 ROUNDS = 10
-CLOSE = 0.01  # the ratios agree within 1 %
+CLOSE = 0.01  # their logarithms agree within 1 %
 SEED_STREAM = zlib.crc32(b'magic_init')
 
 
@@ -116,9 +117,10 @@ def _output_moments(
 def measure_ratios(
   made: classifier.Classifier, params: dict[str, Any], images: np.ndarray, *, seed: int
 ) -> tuple[np.ndarray, float]:
-  """Gives sqrt(mean gradient^2 / mean weight^2) of each layer, and the outputs' deviation.
+  """Returns sqrt(mean gradient^2 / mean weight^2) of each layer, and the outputs' deviation.
 
-  The gradient is that of the logits' product with draws of N(0, 1), image by image.
+  The deviation is that of each output over the images, in the mean. The gradient is that of the
+  logits' product with draws of N(0, 1), image by image.
   """
   layers = _layers(params)
 
@@ -138,7 +140,7 @@ def measure_ratios(
   found, logits = run(params, images, noise)
   weights = [np.mean(np.square(params[name]['kernel'], dtype=np.float64)) for name in layers]
   ratios = np.sqrt(np.mean(np.asarray(found, np.float64), axis=0) / np.array(weights))
-  return ratios, float(np.std(np.asarray(logits, np.float64)))
+  return ratios, float(np.mean(np.std(np.asarray(logits, np.float64), axis=0)))
 
 
 def calibrate(
@@ -146,21 +148,47 @@ def calibrate(
 ) -> dict[str, Any]:
   """Rescales all layers until their gradients relative to their weights agree.
 
-  Up to 10 rounds: with ratios r_l and the outputs' deviation s, the target is their geometric mean
-  times s ** (1 / L); layer l is multiplied by sqrt(r_l / target), its biases by the factors of all
-  layers below it too.
+  Up to 10 rounds: with ratios r_l and the outputs' deviation s, the target t is the geometric mean
+  of the ratios times s ** (1 / L). From the input up each layer is multiplied by sqrt(r_l / t), its
+  biases also by how much the mean magnitude of its input has changed. It ends once log r_l and
+  log t agree within 1 %.
   """
   layers = _layers(params)
+  measures = {name: jax.jit(functools.partial(_input_size, made, name=name)) for name in layers}
+
+  def measure(name: str, params: dict[str, Any]) -> float:
+    starts = range(0, len(images), BATCH)
+    sizes = [float(measures[name](params, images[start : start + BATCH])) for start in starts]
+    return float(
+      np.average(sizes, weights=[len(images[start : start + BATCH]) for start in starts])
+    )
+
+  sizes = {name: measure(name, params) for name in layers}
   for _ in range(ROUNDS):
     ratios, deviation = measure_ratios(made, params, images, seed=seed)
     target = np.exp(np.mean(np.log(ratios))) * deviation ** (1 / len(layers))
-    if np.all(np.abs(np.log(ratios / target)) < CLOSE):
+    if np.all(np.abs(np.log(ratios) / np.log(target) - 1) < CLOSE):
       break
-    factors = np.sqrt(ratios / target)
     params = dict(params)
-    for name, factor, below in zip(layers, factors, np.cumprod(factors)):
+    for name, factor in zip(layers, np.sqrt(ratios / target)):
+      size = measure(name, params)  # the layers below are changed already
       params[name] = {
         'kernel': (params[name]['kernel'] * factor).astype(np.float32),
-        'bias': (params[name]['bias'] * below).astype(np.float32),
+        'bias': (params[name]['bias'] * factor * size / sizes[name]).astype(np.float32),
       }
+      sizes[name] = size
   return params
+
+
+def _input_size(made: classifier.Classifier, params: Any, images: jax.Array, name: str) -> Any:
+  """Returns the mean magnitude of what a layer takes in."""
+  found = []
+
+  def see(run: Any, arguments: Any, keywords: Any, context: nn.module.InterceptorContext) -> Any:
+    if context.module.name == name and context.method_name == '__call__':
+      found.append(jnp.mean(jnp.abs(arguments[0])))
+    return run(*arguments, **keywords)
+
+  with nn.intercept_methods(see):
+    made.logits(params, images)
+  return found[0]

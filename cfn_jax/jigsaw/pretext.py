@@ -79,7 +79,7 @@ def make_normalization(config: ml_collections.ConfigDict) -> Normalization:
   # Deviation: scale of normalised tiles: the paper names none; Caffe's initial weights and LRN
   # expect values of tens, so its variants multiply by 50 as the authors' later code does.
   scale, init = config.puzzle.tile_scale, config.model.init
-  if (init == 'caffe' and scale < 10) or (init == 'he' and scale > 10):
+  if init in alexnet.INITS and not alexnet.fits(init, scale):
     wanted = 'near 50' if init == 'caffe' else 'near 1'
     raise ValueError(
       f"puzzle.tile_scale = {scale} does not go with model.init = '{init}': it needs one {wanted}"

@@ -87,6 +87,15 @@ class Initial:
     )
 
 
+def fits(init: str, contrast: float) -> bool:
+  """Tells whether layers drawn so learn from inputs of this standard deviation.
+
+  He's expect about 1: from tens they start at a loss of a hundred. All others, Caffe's Gaussians,
+  expect tens, and so does LRN: near 1 they see almost nothing, and the loss stays at chance.
+  """
+  return contrast <= 10 if init == 'he' else contrast >= 10
+
+
 def parameter_shapes(model: nn.Module, input_shape: tuple[int, ...]) -> Any:
   """Gives the tree of a model's parameters as shapes, without compiling or computing anything."""
   images = jax.ShapeDtypeStruct(input_shape, jnp.float32)

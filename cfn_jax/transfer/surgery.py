@@ -21,7 +21,7 @@ WeightsError = weights_lib.WeightsError
 FC_INITS = {
   'bias': (0.0, 0.001, 0.1),  # the paper's figures, its mean read as the biases
   'paper': (0.1, 0.001, 0.0),  # as printed: the weights' mean is 0.1
-  'caffe': (0.0, 0.0, 0.1),  # AlexNet's fillers in Caffe: std 0.005, of fc8 0.01
+  'caffe': (0.0, 0.0, 0.1),  # AlexNet's fillers in Caffe: std 0.005; fc8: std 0.01, biases 0
   'he': (0.0, 0.0, 0.0),  # variance 2 / inputs; fc8 std 0.01
 }
 
@@ -101,6 +101,7 @@ def draw_layer(
   kernel = rng.standard_normal(shape, np.float32)
   kernel *= np.float32(std or _std(name, shape[0], fc_init))
   kernel += np.float32(mean)
+  bias = 0.0 if (fc_init, name) == ('caffe', 'fc8') else bias
   return {'kernel': kernel, 'bias': np.full(shape[1], bias, np.float32)}
 
 

@@ -17,6 +17,7 @@ Params = dict[str, dict[str, np.ndarray]]
 CONVOLUTIONS = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')
 FULLY_CONNECTED = ('fc6', 'fc7', 'fc8')
 LAYERS = CONVOLUTIONS + FULLY_CONNECTED
+PIXEL_STD = 58.0  # of photographs, 0..255
 KINDS = ('trunk', 'alexnet', 'cfn')
 ORDERS = ('caffenet', 'alexnet')  # pool then LRN; LRN then pool
 GROUPS = (1, 2, 1, 2, 2)  # AlexNet's
@@ -99,6 +100,11 @@ class InputRecord:
       return self
     red, green, blue = (scale / self.std for scale in self.scale)
     return InputRecord(self.channels, self.mean, (red, green, blue))
+
+  def contrast(self) -> float:
+    """Returns about the standard deviation of the input, of photographs prepared so."""
+    fixed = not self.normalization
+    return float(np.mean(self.scale)) * (PIXEL_STD if fixed else 1)
 
   def to_json(self) -> dict[str, Any]:
     """Gives the record as plain values."""
