@@ -1,7 +1,8 @@
 """Linear probes: a linear classifier on the frozen features of conv1 .. conv5.
 
-  linear_probe.py             ImageNet, as Goyal et al. train it: 140,000 steps
-  linear_probe.py:voc07       VOC2007: linear SVMs, C by three folds
+  linear_probe.py:zhang       ImageNet as Zhang et al. test AlexNet; the same without a variant
+  linear_probe.py:goyal       ImageNet as Goyal et al. test AlexNet trained on puzzles
+  linear_probe.py:voc07       VOC2007: Goyal et al.'s linear SVMs, C by three folds
   linear_probe.py:small       any class folders with a short side of 128 px: minutes on a CPU
   linear_probe.py:small_voc   a VOC folder of small images: sigmoids instead of SVMs, on a CPU
 
@@ -15,10 +16,15 @@ from configs import training
 
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
-  """Builds the config of a variant; '' is the published protocol."""
-  return training.choose(
-    _paper(), variant, {'voc07': _voc07, 'small': _small, 'small_voc': _small_voc}
-  )
+  """Builds the config of a variant; '' is Zhang et al.'s."""
+  variants = {
+    'zhang': lambda _: None,
+    'goyal': _goyal,
+    'voc07': _voc07,
+    'small': _small,
+    'small_voc': _small_voc,
+  }
+  return training.choose(_paper(), variant, variants)
 
 
 def _paper() -> ml_collections.ConfigDict:
@@ -45,27 +51,41 @@ def _paper() -> ml_collections.ConfigDict:
 
   p = c.probe = ml_collections.ConfigDict()
   p.standardize = 'channel'  # features: mean 0, variance 1 by 'channel', 'dimension'; '': as is
-  p.init_std = 0.01  # standard deviation of the classifier's first weights
+  p.init_std = 0.0  # standard deviation of the classifier's first weights
 
   s = c.svm = ml_collections.ConfigDict()
-  s.costs = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)  # the C to choose from
+  s.costs = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # the C to choose from
   s.folds = 3  # folds by whose average precision C is chosen
   s.positive_weight = 2.0  # positives weigh so much more than negatives
   s.max_iterations = 2000  # of the solver
   s.num_threads = 0  # classes at once; 0: one for each core
 
   training.add_features(c)
+  c.features.pooling = 'bilinear'
   return c
 
 
+def _goyal(c: ml_collections.ConfigDict) -> None:
+  """conv1 keeps the stride of pretraining; centre views, mirrored; biases train as weights do."""
+  c.model.stride = 2
+  c.views.resize = 'short_side'
+  c.views.crop = 'centre'
+  c.features.pooling = 'average'
+  c.probe.init_std = 0.01
+  c.bias_rate = 1.0
+  c.bias_decay = 1.0
+
+
 def _voc07(c: ml_collections.ConfigDict) -> None:
-  """Centre views and SVMs."""
+  """The whole image squashed to the view, and SVMs."""
+  _goyal(c)
   c.several = True
   c.classifier = 'svm'
   c.data.source = 'voc'
   c.data.split = 'trainval'
   c.data.val_split = 'test'
-  c.views.crop = 'centre'
+  c.views.resize = 'squash'
+  c.views.resize_px = c.views.view_px
   c.views.mirror = False
   c.features.dtype = 'float32'
 
@@ -96,8 +116,10 @@ def _shrink(c: ml_collections.ConfigDict) -> None:
   c.views.view_px = 112
   c.views.resize_px = 128
   c.views.resize = 'short_side'
+  c.features.pooling = 'average'
   c.features.dtype = 'float32'
   c.features.part_images = 256
   c.probe.standardize = 'dimension'
+  c.probe.init_std = 0.01
   c.model.stride = 2
   c.model.init = 'he'

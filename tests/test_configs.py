@@ -20,7 +20,7 @@ CONFIGS = {
   'voc07_classification': ('', 'small'),
   'recognition': ('', 'alexnet', 'small', 'small_alexnet'),
   'alexnet_to_jigsaw': ('', 'small'),
-  'linear_probe': ('', 'voc07', 'small', 'small_voc'),
+  'linear_probe': ('', 'zhang', 'goyal', 'voc07', 'small', 'small_voc'),
   'knn': ('', 'voc', 'small', 'small_voc'),
   'solve': ('', 'small'),
 }
@@ -193,6 +193,25 @@ def test_the_set_of_the_88_percent_has_the_papers_distances_and_prunes_to_its_si
   for distance, size in zip(range(3, 10), (95, 85, 71, 35, 10, 7, 6)):  # the paper's table 4
     pruned = permutations.prune_permutations(whole, num=size, min_distance=distance)
     assert len(pruned) == size and permutations.summarize(pruned).min_hamming >= distance
+
+
+def test_linear_probes_are_those_of_their_sources():
+  zhang, goyal, svm = (
+    _load('linear_probe').get_config(name) for name in ('zhang', 'goyal', 'voc07')
+  )
+  assert zhang.to_dict() == _load('linear_probe').get_config().to_dict()
+  for c, stride, resize, crop, pooling, std, biases in (
+    (zhang, 4, 'squash', 'random', 'bilinear', 0, (2, 0)),
+    (goyal, 2, 'short_side', 'centre', 'average', 0.01, (1, 1)),
+  ):
+    assert (c.model.stride, c.views.resize, c.views.crop) == (stride, resize, crop)
+    assert (c.features.pooling, c.probe.init_std) == (pooling, std)
+    assert (c.bias_rate, c.bias_decay) == biases
+    assert c.views.mirror and (c.views.resize_px, c.views.view_px) == (256, 227)
+    assert (c.num_steps, c.decay_steps, c.batch_size) == (140_000, 40_000, 256)
+    assert (c.learning_rate, c.weight_decay, c.momentum) == (0.01, 5e-4, 0.9)
+  assert (svm.model.stride, svm.views.resize, svm.views.resize_px) == (2, 'squash', 227)
+  assert svm.svm.costs == tuple(10.0**power for power in range(-7, 3))
 
 
 def test_unblocked_differs_from_the_papers_run_in_what_blocks_chromatic_aberration_alone():

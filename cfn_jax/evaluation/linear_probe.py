@@ -1,7 +1,8 @@
 """Linear probes: a linear classifier on the frozen features of each layer.
 
 Sources: the ImageNet benchmarks of Zhang et al. and Goyal et al., which train one classifier on
-each of conv1 .. conv5, pooled to about 9,000 values and normalised without learned scale. All
+each of conv1 .. conv5, pooled to about 9,000 values and normalised without learned scale; they
+differ in stride, views and pooling (`linear_probe.py:zhang`, `:goyal`). All
 layers are probed in one run of the training loop (linear_task.py), fed from a cache of features
 (features.py); VOC2007's SVMs are in svm.py.
 """
@@ -18,16 +19,6 @@ from cfn_jax.evaluation import linear_task, probing, runs, svm, tables
 from cfn_jax.training import loop
 
 CLASSIFIERS = ('logistic', 'svm')
-# ImageNet top-1 of conv1 .. conv5, everything else frozen, as later papers quote Jigsaw.
-QUOTED = {
-  'ImageNet, as later papers quote it: Jigsaw': {
-    'conv1': 18.2,
-    'conv2': 28.8,
-    'conv3': 34.0,
-    'conv4': 33.9,
-    'conv5': 27.1,
-  }
-}
 
 
 def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
@@ -49,8 +40,7 @@ def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
 
   def execute(workdir: pathlib.Path, fit: runs.Fit) -> dict[str, Any]:
     found = {name: _run(config, probe, name, workdir, fit) for name in probe.extractors}
-    published = {} if probe.several else QUOTED
-    runs.write_results(config, workdir, found, origins=probe.origins, published=published)
+    runs.write_results(config, workdir, found, origins=probe.origins, published={})
     if not jax.process_index():
       show(found, probe, layers, config.classifier)
     return found
@@ -98,9 +88,6 @@ def show(
 ) -> None:
   """Prints the table: rows of weights, a column for each layer."""
   rows = probing.make_rows(found, probe.labels, layers, several=probe.several)
-  sections: list[Any] = [rows]
-  if not probe.several:
-    sections.append([(name, [row.get(layer) for layer in layers]) for name, row in QUOTED.items()])
   count = next(iter(found.values()))['val_count']
   what = 'SVMs' if kind == 'svm' else 'linear classifiers'
-  tables.show(f'{what} on frozen features, in %, {count:,} test images', layers, sections)
+  tables.show(f'{what} on frozen features, in %, {count:,} test images', layers, [rows])
