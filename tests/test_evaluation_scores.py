@@ -129,3 +129,38 @@ def test_each_class_is_scored_on_its_own_examples():
 def test_what_cannot_be_scored_is_refused(call, message):
   with pytest.raises(ValueError, match=message):
     call()
+
+
+def test_the_interval_of_a_mean_is_that_of_scikit_learns_figures_over_the_same_draws():
+  rng = np.random.default_rng(0)
+  labels = (rng.random((60, 3)) < 0.3).astype(np.uint8)
+  labels[::9, 1] = scores.IGNORED
+  found = np.round(rng.normal(size=(60, 3)) + (labels == 1), 1)  # with ties
+  draws = np.random.Generator(np.random.Philox(key=[7, 60]))
+  times = draws.multinomial(60, np.full(60, 1 / 60), size=100)
+  means = []
+  for weights in times:
+    each = []
+    for k in range(3):
+      rows = np.repeat(np.arange(60), weights)
+      rows = rows[labels[rows, k] != scores.IGNORED]
+      truth = labels[rows, k] == 1
+      if truth.any():
+        shown = found[rows, k] - scores.TIE_MARGIN * truth
+        each.append(sklearn.metrics.average_precision_score(truth, shown))
+    means.append(np.mean(each))
+  wanted = np.quantile(means, (0.025, 0.975))
+  np.testing.assert_allclose(scores.bootstrap_mean(found, labels, draws=100, seed=7), wanted)
+
+
+def test_the_interval_covers_the_figure_and_shrinks_with_more_images():
+  rng = np.random.default_rng(1)
+  widths = []
+  for count in (100, 1600):
+    labels = (rng.random((count, 4)) < 0.3).astype(np.uint8)
+    found = rng.normal(size=(count, 4)) + labels
+    low, high = scores.bootstrap_mean(found, labels)
+    names = tuple('abcd')
+    assert low < scores.score_classes(found, labels, names).mean < high
+    widths.append(high - low)
+  assert widths[0] / widths[1] == pytest.approx(4, rel=0.4)

@@ -118,14 +118,17 @@ def show(
   """Prints the table: a row for each trunk, and the paper's."""
   rows = []
   for run, label in labels.items():
-    rows.append((label, [figures[_name(run, k)]['val_accuracy'] * 100 for k in layers]))
+    rows.append(
+      (label, [tables.write_interval(figures[_name(run, k)], 'val_accuracy') for k in layers])
+    )
   first = figures[next(iter(figures))]
   published = [
     (f'paper, ImageNet: {name}', [values[k - 1] for k in layers]) for name, values in PAPER.items()
   ]
   published.append(('paper, ImageNet: AlexNet, nothing locked', [PAPER_ALEXNET]))
   tables.show(
-    f'Accuracy in % with conv1..convK locked, {first["val_count"]:,} test images',
+    f'Accuracy in % with conv1..convK locked, {first["val_count"]:,} test images (±: 95 % interval '
+    'over them, one training run)',
     [f'K = {k}' for k in layers],
     [rows, published],
   )

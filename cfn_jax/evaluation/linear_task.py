@@ -254,15 +254,18 @@ def make_evaluation(
 
 
 def detail(
-  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool
+  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool, interval: bool = True
 ) -> dict[str, Any]:
-  """Scores the rows of a pass, layer by layer and class by class."""
+  """Scores the rows of a pass, layer by layer and class by class; see `probing.score`."""
   labels = rows[feature_cache.LABEL]
   layers = {}
   for layer, found in rows.items():
     if layer != feature_cache.LABEL:
-      score = probing.score if several else probing.score_ranks
-      layers[layer] = score(found, labels, names)
+      layers[layer] = (
+        probing.score(found, labels, names, interval=interval)
+        if several
+        else probing.score_ranks(found, labels, names)
+      )
   return {'layers': layers, 'val_count': len(labels)}
 
 
@@ -271,6 +274,6 @@ def report(
 ) -> dict[str, Any]:
   """Gives the logged figures: of each layer, and of the best one."""
   kind = 'map' if several else 'accuracy'
-  found = detail(rows, names=names, several=several)
+  found = detail(rows, names=names, several=several, interval=False)
   figures = {f'val_{kind}_{layer}': each[kind] for layer, each in found['layers'].items()}
   return {f'val_{kind}': max(figures.values()), **figures, 'val_count': found['val_count']}

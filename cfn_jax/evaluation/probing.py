@@ -4,6 +4,7 @@ Between labelled.py, trunks.py and features.py below, and linear_probe.py, svm.p
 """
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ from cfn_jax.evaluation import (
   views,
 )
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.training import devices
+from cfn_jax.training import devices, metrics
 from cfn_jax.training import task as tasks
 
 Figures = dict[str, Any]
@@ -172,12 +173,21 @@ def _extract_split(
   )
 
 
-def score(found: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> Figures:
-  """Scores class scores `[n, K]` of images of several classes: means, and each class."""
+def score(
+  found: np.ndarray, labels: np.ndarray, names: tuple[str, ...], *, interval: bool = True
+) -> Figures:
+  """Scores class scores `[n, K]` of images of several classes: means, and each class.
+
+  Args:
+    interval: with the 95 % interval of the mean over test images, which takes a second.
+  """
   area = scores.score_classes(found, labels, names)
   points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
+  low, high = scores.bootstrap_mean(found, labels) if interval else (math.nan, math.nan)
   return {
     'map': area.mean,
+    'map_low': low,
+    'map_high': high,
     'map_11_point': points.mean,
     'per_class': area.per_class,
     'classes_without_figure': list(area.without),
@@ -187,7 +197,9 @@ def score(found: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> Figu
 def score_ranks(ranks: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> Figures:
   """Scores the ranks `[n]` of the labels of images of one class: top-1, top-5, and each class."""
   per_class = scores.score_ranks(ranks, labels, names)
-  figures: Figures = {'accuracy': float(np.mean(ranks < 1))}
+  right = float(np.sum(ranks < 1))
+  low, high = metrics.confidence_interval(len(ranks), right, right)
+  figures: Figures = {'accuracy': right / len(ranks), 'accuracy_low': low, 'accuracy_high': high}
   if len(names) > 5:
     figures['top5_accuracy'] = float(np.mean(ranks < 5))
   return figures | {
@@ -208,12 +220,16 @@ def make_rows(
   rows: list[tables.Row] = []
   for name, label in labels.items():
     for kind, title in kinds.items():
-      values = [found[name]['layers'][layer].get(kind) for layer in layers]
-      if any(value is not None for value in values):
-        rows.append(
-          (f'{label}, {title}', [None if value is None else 100 * value for value in values])
-        )
+      each = [found[name]['layers'][layer] for layer in layers]
+      if any(figures.get(kind) is not None for figures in each):
+        rows.append((f'{label}, {title}', [_write(figures, kind) for figures in each]))
   return rows
+
+
+def _write(figures: Figures, kind: str) -> str | float | None:
+  if figures.get(f'{kind}_low') is not None:
+    return tables.write_interval(figures, kind)
+  return None if figures.get(kind) is None else 100 * figures[kind]
 
 
 def make_charts(

@@ -121,6 +121,55 @@ def score_classes(
   return _average(per_class)
 
 
+def bootstrap_mean(
+  scores: np.ndarray, labels: np.ndarray, *, draws: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+  """Returns the 95 % interval of mean average precision over draws of the images.
+
+  Each draw takes as many images as there are, with replacement; a class without a positive in it is
+  left out of its mean. The interval is that of test images alone: training is not repeated.
+
+  Args:
+    scores: float `[n, K]`.
+    labels: `[n, K]`, 1, 0 or `IGNORED`.
+
+  Raises:
+    ValueError: what `average_precision` refuses.
+  """
+  count, classes = scores.shape
+  rng = np.random.Generator(np.random.Philox(key=[seed, count]))
+  means = []
+  for start in range(0, draws, 100):
+    size = min(100, draws - start)
+    times = rng.multinomial(count, np.full(count, 1 / count), size=size)  # [draws, n]
+    found = [_weighted_precision(scores[:, k], labels[:, k], times) for k in range(classes)]
+    means.append(_mean_of_known(np.stack(found)))
+  low, high = np.nanquantile(np.concatenate(means), (0.025, 0.975))
+  return float(low), float(high)
+
+
+def _weighted_precision(scores: np.ndarray, labels: np.ndarray, times: np.ndarray) -> np.ndarray:
+  """Returns average precision `[draws]` where image i counts `times[:, i]` times."""
+  counted = labels != IGNORED
+  positive = labels[counted] == 1
+  scores = np.asarray(scores, np.float64)[counted] - TIE_MARGIN * positive
+  order = np.argsort(-scores, kind='stable')
+  last = np.append(np.diff(scores[order]) != 0, True)
+  weights = times[:, counted][:, order]
+  shown = np.cumsum(weights, axis=1)[:, last]
+  found = np.cumsum(weights * positive[order], axis=1)[:, last]
+  total = found[:, -1:]
+  steps = np.diff(found, axis=1, prepend=0) * found / np.maximum(shown, 1)
+  return np.where(total[:, 0] > 0, steps.sum(1) / np.maximum(total[:, 0], 1), math.nan)
+
+
+def _mean_of_known(values: np.ndarray) -> np.ndarray:
+  """Averages `[K, draws]` over the classes that are not nan; nan where all are."""
+  known = ~np.isnan(values)
+  count = known.sum(0)
+  return np.where(count > 0, np.where(known, values, 0).sum(0) / np.maximum(count, 1), math.nan)
+
+
 def score_ranks(
   ranks: np.ndarray, labels: np.ndarray, class_names: Sequence[str], *, k: int = 1
 ) -> ClassScores:

@@ -193,16 +193,18 @@ def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str], trained
     (f'{name} ({count} images)', row(name))
     for name, count in first['per_class']['positives'].items()
   ]
-  means = [
-    None if figures[run][kind] is None else 100 * figures[run][kind]
-    for run in labels
-    for kind in ('val_map', 'val_map_11_point')
-  ]
+  means: list[float | str | None] = []
+  for found in (figures[run] for run in labels):
+    if found['val_map'] is None:
+      means += [None, None]
+    else:
+      means += [tables.write_interval(found, 'val_map'), 100 * found['val_map_11_point']]
   absent = first['classes_without_figure']
   over = f'mean over {len(per_class) - len(absent)} classes'
   published = [(f'paper, VOC2007, all: {name}', [value]) for name, value in PAPER.items()]
   tables.show(
-    f'Average precision in %, {first["val_count"]:,} test images, trained: {trained}; '
+    f'Average precision in %, {first["val_count"]:,} test images (±: 95 % interval over them, one '
+    f'training run), trained: {trained}; '
     + '; '.join(f'{run}: {label}' for run, label in labels.items() if run != label),
     columns,
     [per_class, [(over, means)], published],
