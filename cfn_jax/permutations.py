@@ -1,6 +1,6 @@
 """Command line: makes, prunes, converts, checks and pictures permutation sets.
 
-Paper: section 3.2 and Table 4. `python -m cfn_jax.permutations --help` lists the options.
+Paper: section 4.2 and Table 4. `python -m cfn_jax.permutations --help` lists the options.
 """
 
 import argparse

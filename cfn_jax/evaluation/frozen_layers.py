@@ -1,6 +1,6 @@
 """What each layer's features are worth: conv1 .. convK locked, the rest trained anew.
 
-Paper, section 4.1, table 1: AlexNet on ImageNet, its first K convolutions from the CFN and locked,
+Paper, section 4.1, table 2: AlexNet on ImageNet, its first K convolutions from the CFN and locked,
 the layers above drawn from a Gaussian and trained, K = 1 .. 5; the score is the average over 10
 random crops. Beside it the same with a random trunk.
 """

@@ -1,6 +1,6 @@
 """Weighted k nearest neighbours on frozen features: no training at all.
 
-Source: Wu et al.'s protocol: cosine similarity s, the k nearest training images vote for their
+Source: the rule of Wu et al.: cosine similarity s, the k nearest training images vote for their
 classes with weight exp(s / temperature). Exact: all similarities are computed, block by block, on
 all devices. Fed from a cache of features (features.py).
 """

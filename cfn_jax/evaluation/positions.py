@@ -1,6 +1,6 @@
 """A linear probe of where in the image a tile was, on its fc6 feature alone.
 
-Paper, section 3.1, the second equation: a network could solve puzzles by learning the absolute
+Paper, section 3.3, the second equation: a network could solve puzzles by learning the absolute
 position of each tile, p(S | tiles) = product of p(cell | tile). What such a product solves shows
 how much position the features hold; solve.py compares it with the network.
 """

@@ -87,6 +87,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
     )
     for name, each in started.items()
   }
+  # Deviation: views of training images are drawn once: they stay the same in every epoch.
   transform = views.MakeViews(crop, view.view_px, view.resize_px, view.resize, mirror, draws)
   data = labelled.open_labelled(config, several=config.several, min_side_px=view.resize_px)
   labels = {name: each.label() for name, each in started.items()}

@@ -2,7 +2,7 @@
 
 Bits of information about the permutation; tiles right, after the best assignment of tiles to cells;
 puzzles of permutations that are not in the set; and what the product of single tiles' positions
-solves (paper, section 3.1, second equation; positions.py): the gap between that and the network is
+solves (paper, section 3.3, second equation; positions.py): the gap between that and the network is
 what it knows from comparing tiles, the rest is absolute position. On any checkpoint, with the
 config and the permutation set that it was trained with.
 """

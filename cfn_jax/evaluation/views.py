@@ -68,6 +68,7 @@ class MakeViews:
       return puzzle.resample(image, (0, 0, width, height), self.resize_px)
     return images.resize_short_side(image, self.resize_px, upsample=True)
 
+  # Deviation: views are resampled with antialiasing: Caffe and the VOC framework sample bilinearly.
   def _view(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     height, width = image.shape[:2]
     side = self.view_px

@@ -1,6 +1,6 @@
 """VOC2007 classification: which of 20 classes does an image show?
 
-Paper, section 4.2, table 2, by the framework of Kraehenbuehl et al. (voc-classification): conv1 ..
+Paper, section 4.1, table 1, by the framework of Kraehenbuehl et al. (voc-classification): conv1 ..
 conv5 in AlexNet, a sigmoid for each class, views of random scale, place and mirroring in training
 and test alike, the sum of ten views' logits as the score, and the mean of the areas under the
 precision-recall curves. The 11-point mean of VOC2007 stands beside it.

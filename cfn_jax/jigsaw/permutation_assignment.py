@@ -1,6 +1,6 @@
 """Algorithm 1 of the paper for grids whose permutations are too many to go through.
 
-Paper: section 3.2, Algorithm 1. The sum of the distances from a permutation to the chosen ones is
+Paper: section 4.2, Algorithm 1. The sum of the distances from a permutation to the chosen ones is
 N T minus the counts, position by value, that it passes through. The permutation with the largest
 sum is therefore the cheapest assignment of values to positions, and noise too small to change the
 optimum breaks ties at random. The smallest sum has no such form, since the chosen ones themselves

@@ -1,6 +1,6 @@
 """Algorithm 1 of the paper over every permutation of up to nine tiles, without a T! x T table.
 
-Paper: section 3.2, Algorithm 1. A step of the greedy search needs, for every permutation, how many
+Paper: section 4.2, Algorithm 1. A step of the greedy search needs, for every permutation, how many
 positions it shares with all chosen ones together. That number is a sum over positions, so cut each
 permutation in two: the first half lists k values in some order, the second half lists the others.
 The sum of a permutation is the sum of its halves, and there are few halves: for nine tiles 126

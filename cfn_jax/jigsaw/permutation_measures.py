@@ -1,6 +1,6 @@
 """What a permutation set is worth: Hamming distances over distinct pairs, bounds, a fingerprint.
 
-Paper: section 3.2 and Table 4 (mean and minimum Hamming distance). Every other permutation module
+Paper: section 4.2 and Table 4 (mean and minimum Hamming distance). Every other permutation module
 builds on this one; it imports nothing of ours. A permutation set is uint8 `[N, T]`, zero-based, and
 tile `i` of a puzzle is tile `permutation[i]` of the image.
 """

@@ -1,6 +1,6 @@
 """The permutation set: which shuffles of the tiles a puzzle may show, one class each.
 
-Paper: section 3.2, Algorithm 1 and Table 4. The set decides how hard and how ambiguous the task is.
+Paper: section 4.2, Algorithm 1 and Table 4. The set decides how hard and how ambiguous the task is.
 In the flow it stands beside the images: `puzzle[i] = tiles[permutation[i]]`, zero-based, tiles in
 reading order, and the label is the row's number. NumPy and SciPy only: loader processes import it.
 """

@@ -121,6 +121,7 @@ def sample_puzzle(
   """
   if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
     raise ValueError(f'an image is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}')
+  # Deviation: grey is drawn at each visit: the paper's 30 % of the images can mean fixed ones.
   greyed = bool(rng.random() < geometry.grey_fraction)
   crop = sample_crop(image, geometry, rng)
   if labels is None:

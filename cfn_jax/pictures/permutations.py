@@ -1,6 +1,6 @@
 """A picture of a permutation set: its distances, its counts, and some of its puzzles.
 
-Paper: section 3.2 (distances). Drawn off screen with Matplotlib, which is imported when a picture
+Paper: section 4.2 (distances). Drawn off screen with Matplotlib, which is imported when a picture
 is asked for.
 """
 

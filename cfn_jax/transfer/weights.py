@@ -93,8 +93,8 @@ class InputRecord:
   def fixed(self) -> 'InputRecord':
     """Gives the fixed record that stands in for normalisation of each image by itself.
 
-    Photographs prepared with `mean` and `std` have, over all of them, the mean and the variance
-    that each tile had in training. What is lost is that every single tile had them.
+    `mean` and `std` are those of a typical tile of training, so a patch of an image arrives with
+    about the contrast that each tile had there. What is lost is that every single one had it.
     """
     if not self.normalization:
       return self
