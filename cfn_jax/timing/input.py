@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--workers', type=int, default=0, help='loader processes (default 0: this one)')
   add('--seconds', type=float, default=10, help='how long to measure (default 10)')
   add('--batch', type=int, default=64, help='images a batch (default 64)')
-  add('--config', default='configs/cfn.py', help="whose puzzle to make (default: the paper's)")
+  add('--config', default='cfn', help="whose puzzle to make (default: the paper's)")
   add('--puzzles-per-image', type=int, default=1, help='puzzles of each decoded image (default 1)')
 
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   for name in ('batch', 'seconds', 'puzzles_per_image'):
     if getattr(arguments, name) <= 0:
       raise ValueError(f'--{name.replace("_", "-")}={getattr(arguments, name)}: more than 0')
-  config = command.load_config(arguments.config)
+  config = command.load_config(arguments.config, tasks=command.PUZZLES)
   if arguments.puzzles_per_image > config.permutations.num:
     raise ValueError(
       f'--puzzles-per-image={arguments.puzzles_per_image}: at most the {config.permutations.num} '

@@ -52,7 +52,7 @@ class Noise:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the options of this part."""
   add = parser.add_argument
-  add('--config', default='configs/cfn.py', help='FILE.py or FILE.py:VARIANT (default: the paper)')
+  add('--config', default='cfn', help='NAME or FILE.py, with :VARIANT (default: the paper)')
   add('--batch', type=int, default=0, help="images a step (default: the config's)")
   add('--steps', type=int, default=5, help='steps that are timed (default 5)')
   add('--warmup', type=int, default=5, help='steps before them (default 5: memory grows no more)')
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   Raises:
     ValueError: options that no step can have.
   """
-  config = command.load_config(arguments.config)
+  config = command.load_config(arguments.config, tasks=command.PUZZLES)
   with config.unlocked():
     config.batch_size = arguments.batch or config.batch_size
     config.compute_dtype = arguments.dtype or config.compute_dtype
