@@ -116,7 +116,7 @@ def _check_fields(config: ml_collections.ConfigDict, text: str, arguments: Seque
     name, value = match[1], match[2]
     field = config_files.find_field(config, name)
     if isinstance(field, ml_collections.ConfigDict):
-      first = next(iter(field), 'FIELD')
+      first = 'source' if 'source' in field else next(iter(field), 'FIELD')
       raise config_files.ConfigError(
         f'--config.{name} is a section; did you mean --config.{name}.{first}={value or "VALUE"}?'
       )

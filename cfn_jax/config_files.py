@@ -159,7 +159,7 @@ def check(config: ml_collections.ConfigDict) -> None:
     ConfigError: names the field, its value, and what would be right.
   """
   ours = configs_by_task()
-  task = config.get('task', '')
+  task = getattr(config, 'task', '')
   if task not in ours:
     raise ConfigError(f'task = {task!r} is unknown: one of {", ".join(ours)}')
   wanted, found = _flatten(load(ours[task])), _flatten(config)
@@ -207,10 +207,10 @@ _KINDS = {
 }
 
 
-def _flatten(config: ml_collections.ConfigDict, prefix: str = '') -> dict[str, Any]:
+def _flatten(section: ml_collections.ConfigDict, prefix: str = '') -> dict[str, Any]:
   """Returns the fields by their names, such as 'data.root'."""
   flat: dict[str, Any] = {}
-  for name, value in config.items():
+  for name, value in section.items():
     if isinstance(value, ml_collections.ConfigDict):
       flat |= _flatten(value, f'{prefix}{name}.')
     else:

@@ -15,7 +15,7 @@ import jax
 import ml_collections
 from absl import app, flags
 
-from cfn_jax import command, terminal
+from cfn_jax import command, places, terminal
 from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import feature_cache
 from cfn_jax.jigsaw import pretext as pretexts
@@ -34,6 +34,7 @@ from cfn_jax.training import (
   metrics,
   step_folders,
   stopping,
+  store,
   task,
 )
 from cfn_jax.transfer import weights
@@ -186,6 +187,7 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
       process_id=config.distributed.process_id,
       heartbeat_s=config.distributed.heartbeat_s,
     )
+    devices.check_platform()
 
 
 def main(arguments: list[str]) -> None:
@@ -194,22 +196,23 @@ def main(arguments: list[str]) -> None:
   if arguments[1:]:
     terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
   command.quiet_libraries()
-  if config.task not in TASKS:
-    terminal.fail(f"task = '{config.task}' is unknown: one of {', '.join(TASKS)}")
   folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
   workdir = pathlib.Path(folder).expanduser().resolve()
   if config.deterministic:
     command.make_deterministic()
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    terminal.fail(f'--workdir={workdir} cannot be made a folder: {error.strerror}')
+  except (OSError, ValueError) as error:
+    terminal.fail(f'--workdir={workdir} cannot be made a folder: {terminal.reason(error)}')
   start_devices(config)
   try:
     with (
       stopping.interrupted_by_sigterm(enabled=config.distributed.mode == 'off'),
       distributed.watch_peers(config.distributed.heartbeat_s),
+      command.short_errors(*EXPECTED),
+      places.naming(workdir),
     ):
+      store.check(workdir)
       figures = TASKS[config.task](config, workdir)
   except KeyboardInterrupt as error:  # before a run began, or between two runs of an evaluation
     number = signal.SIGTERM if isinstance(error, stopping.Terminated) else signal.SIGINT

@@ -71,6 +71,11 @@ def describe(error: Exception) -> str:
   return str(error) or type(error).__name__
 
 
+def reason(error: Exception) -> str:
+  """Says why, without the file that a message names already."""
+  return getattr(error, 'strerror', None) or str(error) or type(error).__name__
+
+
 def fail(message: str) -> NoReturn:
   """Prints an error and exits with the code for bad input."""
   sys.exit(say_error(message))
@@ -116,6 +121,11 @@ def _safe(text: str, file: TextIO) -> str:
 
 def _print(table: rich.table.Table, file: TextIO) -> None:
   console = rich.console.Console(file=file, highlight=False)
-  if not console.is_terminal:  # a log has no width into which a row would have to be cut
-    console = rich.console.Console(file=file, highlight=False, width=WIDEST)
-  console.print(table)
+  if console.is_terminal:
+    console.print(table)
+    return
+  # A log has no width into which a row would have to be cut.
+  console = rich.console.Console(file=file, highlight=False, width=WIDEST)
+  with console.capture() as printed:
+    console.print(table)
+  file.write(''.join(f'{line.rstrip()}\n' for line in printed.get().splitlines()))

@@ -11,6 +11,7 @@ from absl import app, flags
 from cfn_jax import command, terminal
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import run as run_pictures
+from cfn_jax.training import devices
 
 CONFIG = command.define_config()
 OUT = flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> None:
     terminal.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
   with command.short_errors(ValueError, OSError):
     command.check_task(CONFIG.value, command.config_name(CONFIG), command.PUZZLES)
+    devices.check_platform()
     pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     run_pictures.draw_training_puzzles(out, pretext)

@@ -145,10 +145,10 @@ def test_latest_and_best_checkpoints_are_kept_apart(tmp_path):
 
 BAD = {
   '--config.batch_siz=64': "did you mean 'batch_size'",
-  '--config.puzzle.tyle_px=1': "did you mean 'tile_px'",
+  '--config.puzzle.tyle_px=1': "did you mean 'puzzle.tile_px'",
   '--config.batch_size=many': 'many',
   '--config=configs/cfn.py:tinny': "variant 'tinny' is unknown: one of release, text, small, tiny",
-  '--config=configs/nothing.py': 'configs/cfn.py',
+  '--config=configs/nothing.py': "there is no file 'configs/nothing.py'; name one of alexnet",
   '--config.data.source=folder --config.data.root=/does/not/exist': '/does/not/exist',
   '--config.data.source=folder --config.data.root=EMPTY': 'EMPTY',
   '--config.data.source=floder': 'folder',

@@ -70,8 +70,8 @@ def draw_answers(
     placed = int((permutations[answer] == permutations[one.label]).sum())
     verdict = 'right' if right else f'{placed} of {len(permutations[0])} tiles'
     colour = '#1a7f37' if right else '#b42318'
-    said = names.drawable(f'answer {answer} ({probabilities[i, answer]:.0%}): {verdict}')
-    solved.set_title(said, fontsize=7, color=colour)
+    said = f'answer {answer} ({probabilities[i, answer]:.0%}): {verdict}'
+    solved.set_title(names.drawable(said), fontsize=7, color=colour)
     for axis in (puzzled, solved):
       axis.set_visible(True)
       for spine in axis.spines.values():

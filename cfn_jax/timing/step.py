@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   if arguments.steps < 1:
     raise ValueError(f'--steps={arguments.steps}: at least 1')
   host_memory.keep_freed()
+  devices.check_platform()
   devices.set_precision(config.matmul_precision)
   pretext = make_pretext(config)
   mesh = devices.make_mesh()
