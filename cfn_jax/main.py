@@ -200,6 +200,8 @@ def main(arguments: list[str]) -> None:
   workdir = pathlib.Path(folder).expanduser().resolve()
   if config.deterministic:
     command.make_deterministic()
+  with command.short_errors(checkpoint.CheckpointError):
+    store.check_path(workdir)
   try:
     workdir.mkdir(parents=True, exist_ok=True)
   except (OSError, ValueError) as error:
