@@ -176,6 +176,10 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
   host_memory.keep_freed()
   if config.compilation_cache_dir:
     folder = pathlib.Path(config.compilation_cache_dir).expanduser().resolve()
+    with command.short_errors(places.PlaceError):
+      if not str(folder).isprintable():
+        raise places.PlaceError(f'compilation_cache_dir={folder}: JAX cannot write such a name')
+      places.make_folder(folder, 'compilation_cache_dir')
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   with command.short_errors(ValueError):
@@ -200,12 +204,9 @@ def main(arguments: list[str]) -> None:
   workdir = pathlib.Path(folder).expanduser().resolve()
   if config.deterministic:
     command.make_deterministic()
-  with command.short_errors(checkpoint.CheckpointError):
+  with command.short_errors(checkpoint.CheckpointError, places.PlaceError):
     store.check_path(workdir)
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-  except (OSError, ValueError) as error:
-    terminal.fail(f'--workdir={workdir} cannot be made a folder: {terminal.reason(error)}')
+    places.make_folder(workdir, '--workdir')
   start_devices(config)
   try:
     with (

@@ -1,6 +1,7 @@
 """Places on the disk that a user names: refused at once where they are none, or lie elsewhere."""
 
 import contextlib
+import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,21 @@ def _check_one(name: str, value: str) -> None:
       raise PlaceError(
         f'{name}={value}: there is no such home folder; write the path out'
       ) from None
+
+
+def make_folder(path: pathlib.Path, name: str) -> None:
+  """Makes a folder that a flag or field names, where there is none, and sees that it is open.
+
+  Raises:
+    PlaceError: it cannot be made, or not be written.
+  """
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+  except (OSError, ValueError) as error:
+    reason = getattr(error, 'strerror', None) or error
+    raise PlaceError(f'{name}={path} cannot be made a folder: {reason}') from None
+  if not os.access(path, os.W_OK | os.X_OK):
+    raise PlaceError(f'{name}={path}: this folder cannot be written')
 
 
 @contextlib.contextmanager

@@ -71,11 +71,6 @@ def describe(error: Exception) -> str:
   return str(error) or type(error).__name__
 
 
-def reason(error: Exception) -> str:
-  """Says why, without the file that a message names already."""
-  return getattr(error, 'strerror', None) or str(error) or type(error).__name__
-
-
 def fail(message: str) -> NoReturn:
   """Prints an error and exits with the code for bad input."""
   sys.exit(say_error(message))

@@ -17,6 +17,7 @@ from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
 
+LARGEST = {'batch': 2**16, 'seconds': 86_400, 'puzzles_per_image': 10**6}
 STAGES = ('read', 'decode', 'puzzle', 'stack')
 
 
@@ -37,9 +38,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   Raises:
     ValueError: options or images that no run can have.
   """
-  for name in ('batch', 'seconds', 'puzzles_per_image'):
-    if getattr(arguments, name) <= 0:
-      raise ValueError(f'--{name.replace("_", "-")}={getattr(arguments, name)}: more than 0')
+  for name, largest in LARGEST.items():
+    if not 0 < getattr(arguments, name) <= largest:  # nan lies nowhere
+      flag = f'--{name.replace("_", "-")}={getattr(arguments, name)}'
+      raise ValueError(f'{flag}: more than 0, at most {largest}')
   config = command.load_config(arguments.config, tasks=command.PUZZLES)
   if arguments.puzzles_per_image > config.permutations.num:
     raise ValueError(

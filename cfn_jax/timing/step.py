@@ -23,6 +23,13 @@ from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import alexnet
 from cfn_jax.training import devices, host_memory, loop
 
+LIMITS = {
+  'steps': (1, 10**6),
+  'warmup': (0, 10**6),
+  'batch': (0, 2**20),
+  'accumulate_steps': (0, 2**20),
+  'permutations_per_pass': (0, 10**6),
+}
 # Dense peak, TFLOP/s: float32, tensorfloat32, bfloat16. Makers' data sheets; TPUs have one figure.
 PEAKS = {
   'A100': (19.5, 156.0, 312.0),
@@ -78,8 +85,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     config.accumulate_steps = arguments.accumulate_steps or config.accumulate_steps
     k = arguments.permutations_per_pass or config.model.permutations_per_pass
     config.model.permutations_per_pass = k
-  if arguments.steps < 1:
-    raise ValueError(f'--steps={arguments.steps}: at least 1')
+  for name, (least, largest) in LIMITS.items():
+    if not least <= getattr(arguments, name) <= largest:
+      flag = f'--{name.replace("_", "-")}={getattr(arguments, name)}'
+      raise ValueError(f'{flag}: {least} to {largest}')
   host_memory.keep_freed()
   devices.check_platform()
   devices.set_precision(config.matmul_precision)

@@ -66,7 +66,7 @@ def check_platform() -> None:
     return
   except (RuntimeError, AssertionError) as error:  # a bare assertion where the plugin is missing
     reason = (str(error) or 'it is not installed').splitlines()[0].partition(' (set JAX')[0]
-  asked = jax.config.read('jax_platforms') or ''
+  asked = jax.config.values['jax_platforms'] or ''
   jax.config.update('jax_platforms', None)
   there = ', '.join(jax.extend.backend.backends())
   extras = [extra for kind, extra in EXTRAS.items() if kind in asked.split(',')]
