@@ -1,6 +1,7 @@
 """What the command lines that take a config share: its flag, and errors in a few lines."""
 
 import contextlib
+import logging as python_logging
 import os
 import re
 import sys
@@ -146,6 +147,7 @@ def short_errors(*kinds: type[Exception]) -> Iterator[None]:
 def quiet_libraries() -> None:
   """Leaves the terminal to our own lines: libraries report warnings only."""
   logging.set_verbosity(logging.WARNING)
+  python_logging.getLogger('matplotlib').setLevel('ERROR')  # it warns where there is no home
   # Passed on to the process that clears away the batches that a stopped run did not use.
   sys.warnoptions.append('ignore:resource_tracker:UserWarning')
 

@@ -20,6 +20,7 @@ from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import feature_cache
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.models import alexnet
 from cfn_jax.pictures import class_scores
 from cfn_jax.pictures import figures as pictures
 from cfn_jax.pictures import run as run_pictures
@@ -96,7 +97,7 @@ def run(
   with command.short_errors(ValueError):
     loop.check(config)
   print_summary(made, workdir)
-  with command.short_errors(*EXPECTED):
+  with command.short_errors(*EXPECTED), places.naming(workdir):
     try:
       with explain_memory(config):
         return loop.fit(made, config, workdir)
@@ -121,7 +122,7 @@ def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> 
   module = importlib.import_module(f'cfn_jax.evaluation.{config.task}')
   with command.short_errors(ValueError, OSError):
     opened = module.open_evaluation(config)
-  with command.short_errors(*EXPECTED), explain_memory(config):
+  with command.short_errors(*EXPECTED), places.naming(workdir), explain_memory(config):
     figures: dict[str, Any] = opened.execute(workdir, run)
   if not jax.process_index():
     for name, rows in opened.charts(figures).items():
@@ -175,14 +176,15 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
   """Joins the hosts and finds the devices, before anything else asks for one."""
   host_memory.keep_freed()
   if config.compilation_cache_dir:
-    folder = pathlib.Path(config.compilation_cache_dir).expanduser().resolve()
     with command.short_errors(places.PlaceError):
+      folder = places.resolve(config.compilation_cache_dir, 'compilation_cache_dir')
       if not str(folder).isprintable():
         raise places.PlaceError(f'compilation_cache_dir={folder}: JAX cannot write such a name')
       places.make_folder(folder, 'compilation_cache_dir')
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   with command.short_errors(ValueError):
+    alexnet.check_dtype(config.compute_dtype)
     devices.set_precision(config.matmul_precision)
     distributed.start(
       config.distributed.mode,
@@ -201,10 +203,10 @@ def main(arguments: list[str]) -> None:
     terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
   command.quiet_libraries()
   folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
-  workdir = pathlib.Path(folder).expanduser().resolve()
   if config.deterministic:
     command.make_deterministic()
   with command.short_errors(checkpoint.CheckpointError, places.PlaceError):
+    workdir = places.resolve(folder, '--workdir')
     store.check_path(workdir)
     places.make_folder(workdir, '--workdir')
   start_devices(config)
@@ -212,10 +214,9 @@ def main(arguments: list[str]) -> None:
     with (
       stopping.interrupted_by_sigterm(enabled=config.distributed.mode == 'off'),
       distributed.watch_peers(config.distributed.heartbeat_s),
-      command.short_errors(*EXPECTED),
-      places.naming(workdir),
     ):
-      store.check(workdir)
+      with command.short_errors(*EXPECTED):
+        store.check(workdir)
       figures = TASKS[config.task](config, workdir)
   except KeyboardInterrupt as error:  # before a run began, or between two runs of an evaluation
     number = signal.SIGTERM if isinstance(error, stopping.Terminated) else signal.SIGINT

@@ -34,6 +34,8 @@ def _check_one(name: str, value: str) -> None:
       f'{name}={value} is an address, not a place on the disk: mount it as a folder and name that '
       "(docs/data.md, 'A bucket mount')"
     )
+  if '\0' in value:
+    raise PlaceError(f'{name}={value}: no name on a disk holds a null character')
   if value.startswith('~'):
     try:
       pathlib.Path(value).expanduser()
@@ -41,6 +43,19 @@ def _check_one(name: str, value: str) -> None:
       raise PlaceError(
         f'{name}={value}: there is no such home folder; write the path out'
       ) from None
+
+
+def resolve(text: str, name: str) -> pathlib.Path:
+  """Returns the absolute path, without links, that a flag or field names.
+
+  Raises:
+    PlaceError: there is none, such as where links lead in a circle.
+  """
+  check({name: text})
+  try:
+    return pathlib.Path(text).expanduser().resolve()
+  except (OSError, RuntimeError, ValueError) as error:
+    raise PlaceError(f'{name}={text}: {error}') from None
 
 
 def make_folder(path: pathlib.Path, name: str) -> None:

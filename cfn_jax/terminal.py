@@ -66,8 +66,9 @@ def show_table(
 
 def describe(error: Exception) -> str:
   """Says what is wrong: an error of the system names its file first."""
-  if isinstance(error, OSError) and error.strerror and error.filename is not None:
-    return f'{os.fsdecode(error.filename)}: {error.strerror}'
+  if isinstance(error, OSError) and error.strerror:
+    named = isinstance(error.filename, str | bytes | os.PathLike)
+    return f'{os.fsdecode(error.filename)}: {error.strerror}' if named else error.strerror
   return str(error) or type(error).__name__
 
 
