@@ -188,6 +188,17 @@ def test_a_command_line_is_refused_in_one_line(argument, tmp_path, capsys, monke
   assert not list(tmp_path.iterdir())
 
 
+def test_what_draws_puzzles_names_the_configs_that_make_some(capsys):
+  from cfn_jax import benchmark
+
+  for part in (['step'], ['input', '--images=.']):
+    assert benchmark.main([*part, '--config=knn:small']) == 2
+    said = capsys.readouterr().err
+    assert said == (
+      "error: --config=knn:small is made for the task 'knn': take cfn or alexnet_to_jigsaw\n"
+    )
+
+
 @pytest.mark.slow
 def test_an_installed_wheel_brings_its_configs(tmp_path):
   source, target = tmp_path / 'source', tmp_path / 'target'

@@ -129,6 +129,27 @@ def test_a_picture_that_cannot_be_drawn_is_told_and_spared(tmp_path, capsys):
     raise KeyboardInterrupt
 
 
+def test_a_run_outlives_pictures_that_cannot_be_drawn(tmp_path, monkeypatch, capsys):
+  from cfn_jax.pictures import run
+
+  def fail(*_, **__):
+    raise RuntimeError('no font')
+
+  for module, name in ((run, 'draw_training_puzzles'), (puzzles, 'draw_curves')):
+    monkeypatch.setattr(module, name, fail)
+  for name in ('_show', 'sample_validation_puzzles', '_both_ways'):
+    monkeypatch.setattr(run, name, fail)
+  pictures = run.make_pictures(None, chance_loss=1.0)
+  pictures['start'](tmp_path)
+  pictures['end'](tmp_path, None, 3)
+  pictures['bad_batch'](tmp_path, {'tiles': [0], 'label': [0]})
+  said = capsys.readouterr().err.splitlines()
+  assert said == [
+    f'warning: {tmp_path}/{name} is not drawn (no font)'
+    for name in ('puzzles.png', 'curves.png', 'answers.png', 'bad_batch.png')
+  ]
+
+
 ADDRESSES = ('gs://b/c', 's3://b', 'S3://b', 'file:///tmp/x', 'hf://a', ' gs://b', 'a+b.c-d://x')
 
 
@@ -188,6 +209,20 @@ def test_there_may_be_no_home(monkeypatch):
   monkeypatch.setattr(pathlib.Path, 'expanduser', no_home)
   with pytest.raises(places.PlaceError, match='--workdir=~/x: there is no such home folder'):
     places.check({'--workdir': '~/x'})
+
+
+def test_a_folder_that_cannot_be_had_is_named_with_its_field(tmp_path):
+  (tmp_path / 'loop').symlink_to(tmp_path / 'loop')
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(places.PlaceError, match=r'--workdir=.*loop'):
+    places.make_folder(places.resolve(f'{tmp_path}/loop', '--workdir'), '--workdir')
+  for name in ('file', 'file/x', 'x' * 300):
+    with pytest.raises(places.PlaceError, match=r'^field=.* cannot be made a folder: \w'):
+      places.make_folder(tmp_path / name, 'field')
+  with pytest.raises(places.PlaceError, match='null character'):
+    places.resolve('a\0b', 'field')
+  places.make_folder(places.resolve(f'{tmp_path}/a/../b/c', 'field'), 'field')
+  assert (tmp_path / 'b' / 'c').is_dir()
 
 
 def test_an_error_of_the_system_names_its_file(tmp_path):
