@@ -14,6 +14,7 @@ from ml_collections import config_flags
 from cfn_jax import config_files, places, terminal
 
 DEFAULT_CONFIG = 'cfn'
+_ARGUMENTS: list[str] = []  # where ml_collections looks for fields to set
 PUZZLES = ('jigsaw', 'alexnet_to_jigsaw')  # the tasks whose configs make puzzles
 
 
@@ -34,6 +35,8 @@ def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
   """
   holder = config_flags.DEFINE_config_file(
     'config',
+    flag_values=flags.FLAGS,
+    sys_argv=_ARGUMENTS,
     help_string='FILE.py or the name of a config that comes with the package, each alone or with '
     f':VARIANT; {DEFAULT_CONFIG} by default. --config.FIELD=VALUE sets a field of it.',
   )
@@ -76,7 +79,10 @@ def check_task(config: ml_collections.ConfigDict, text: str, tasks: Sequence[str
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
   """Parses the command line; what is wrong in it ends the program in one short message."""
-  argv = _join_config(argv)
+  try:
+    argv = _join_config(flags.FLAGS.read_flags_from_files(list(argv)))
+  except flags.Error as error:
+    terminal.fail(_shorten(str(error)))
   named = [a for a in argv[1:] if re.match('--?config(=|$)', a)]
   others = [a for a in argv[1:] if a not in named]
   if len(named) > 1:
@@ -84,7 +90,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   # The config comes first, wherever it stands: its fields can be set only once it is read.
   named = named or [f'--config={DEFAULT_CONFIG}']
   argv = [argv[0], *named, *others]
-  sys.argv[:] = argv  # ml_collections looks for the fields there
+  _ARGUMENTS[:] = argv
   with short_errors(config_files.ConfigError, places.PlaceError):
     text = named[0].partition('=')[2]
     _check_fields(config_files.load(text), text, others)
@@ -132,7 +138,7 @@ def _check_fields(config: ml_collections.ConfigDict, text: str, arguments: Seque
 def _shorten(message: str) -> str:
   """Keeps the line of an error of the flags that says what is wrong."""
   line = next(line.strip() for line in message.splitlines() if line.strip())
-  return line.removeprefix('flag ').strip('"')
+  return line.removeprefix('ERROR:: ').removeprefix('flag ').strip('"')
 
 
 @contextlib.contextmanager

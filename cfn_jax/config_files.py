@@ -51,12 +51,13 @@ def find(text: str) -> tuple[pathlib.Path, str]:
   places.check({'--config': text})
   split = re.fullmatch(r'(.+\.py)(?::(.*))?', text, re.DOTALL)
   if split:
-    path, variant = pathlib.Path(split[1]).expanduser(), split[2] or ''
+    name, variant = split[1], split[2] or ''
+    path = pathlib.Path(name).expanduser()
   else:
     name, _, variant = text.partition(':')
     path = find_folder() / f'{name}.py' if name in list_names() else pathlib.Path(name)
   if path.suffix != '.py' or not path.is_file():
-    what = names.printable(f"there is no {'file' if split else 'config'} '{path}'")
+    what = f"there is no {'file' if split else 'config'} '{names.printable(name)}'"
     raise ConfigError(
       f'--config={names.printable(text)}: {what}; name one of {", ".join(list_names())}, or a '
       'file FILE.py, each alone or with :VARIANT'

@@ -150,7 +150,9 @@ def _spoil(rng: random.Random, name: str, places: list[str]) -> str:
   if kind < 0.08:
     return f'--config.{field.partition(".")[0]}={rng.choice(("x", "5", "{}", "None"))}'
   if kind < 0.11:
-    return rng.choice(('--unknown', '--x=3', 'word', '--', '-', '--config.', '--noconfig.data'))
+    return rng.choice(
+      ('--unknown', '--x=3', 'word', '--', '-', '--config.', '--noconfig.data', '--flagfile=x')
+    )
   if kind < 0.14:
     return f'--config={rng.choice([*places, *ADDRESSES, "nothing", "cfn:x", "training", ""])}'
   if kind < 0.3:

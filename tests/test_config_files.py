@@ -163,6 +163,7 @@ LINES = {
   '--config.num_steps=1e400': 'num_steps',
   '--config.puzzle.tile_scale=inf': 'puzzle.tile_scale = inf: a finite number',
   '--unknown=3': 'unknown',
+  '--flagfile=/none': '/none',
   '--config.compilation_cache_dir=gs://x': 'compilation_cache_dir=gs://x is an address',
   '--workdir=hdfs://x/y': '--workdir=hdfs://x/y is an address',
   '--config.weights=5': "no field 'weights'",
@@ -177,8 +178,7 @@ def test_a_command_line_is_refused_in_one_line(argument, tmp_path, capsys, monke
   monkeypatch.setattr(command.flags, 'FLAGS', values)
   monkeypatch.setattr(sys, 'argv', ['main'])
   monkeypatch.chdir(tmp_path)
-  command.config_flags.DEFINE_config_file('config', flag_values=values)
-  values['config'].parser = command._ConfigParser()
+  command.define_config()
   flags.DEFINE_string('workdir', '', '', flag_values=values)
   with pytest.raises(SystemExit) as ended:
     command.parse_flags(['main', '--config=cfn', argument])
