@@ -14,7 +14,9 @@ setup(
   long_description=pathlib.Path('README.md').read_text(encoding='utf8'),
   long_description_content_type='text/markdown',
   python_requires='>=3.11',
-  packages=find_packages(include=['cfn_jax', 'cfn_jax.*']),
+  # The folder configs/ lies inside the package where it is installed.
+  packages=[*find_packages(include=['cfn_jax', 'cfn_jax.*']), 'cfn_jax.configs'],
+  package_dir={'cfn_jax.configs': 'configs'},
   install_requires=[
     'absl-py>=2.1,<3',
     'array_record>=0.8,<0.9',

@@ -4,12 +4,13 @@
 `cfn_jax/timing/`, one module for each part, imported only when that part is asked for.
 """
 
-import argparse
 import importlib
 import json
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+
+from cfn_jax import arguments as command_lines
+from cfn_jax import terminal
 
 PARTS = {
   'permutations': 'cfn_jax.timing.permutations',
@@ -18,31 +19,21 @@ PARTS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-  def error(self, message: str) -> NoReturn:
-    self.exit(2, f'error: {message}\n')  # one line, without the usage
-
-
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code, 2 for bad input."""
   argv = list(sys.argv[1:] if argv is None else argv)
-  parser = _Parser(prog='python -m cfn_jax.benchmark', description=(__doc__ or '').splitlines()[0])
+  parser = command_lines.Parser('cfn_jax.benchmark', __doc__)
   parser.add_argument('part', choices=PARTS)
-  part = parser.parse_args(argv[:1]).part
+  part = parser.parse(argv[:1]).part
   module = importlib.import_module(PARTS[part])
-  parser = _Parser(
-    prog=f'python -m cfn_jax.benchmark {part}',
-    description=(module.__doc__ or '').splitlines()[0],
-    allow_abbrev=False,
-  )
+  parser = command_lines.Parser(f'cfn_jax.benchmark {part}', module.__doc__)
   module.add_arguments(parser)
-  arguments = parser.parse_args(argv[1:])
+  arguments = parser.parse(argv[1:])
   try:
     result = module.run(arguments)
   except (ValueError, OSError, RuntimeError) as error:
-    print(f'error: {error}', file=sys.stderr)
-    return 2
-  print(json.dumps(result))
+    return terminal.say_error(terminal.describe(error))
+  terminal.say(json.dumps(result), file=sys.stdout)
   return 0
 
 

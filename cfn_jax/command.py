@@ -1,22 +1,31 @@
 """What the command lines that take a config share: its flag, and errors in a few lines."""
 
 import contextlib
-import importlib.util
+import logging as python_logging
 import os
-import pathlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
 
 import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
 
-BAD_INPUT = 2  # exit code
+from cfn_jax import config_files, places, terminal
+
+DEFAULT_CONFIG = 'cfn'
+_ARGUMENTS: list[str] = []  # where ml_collections looks for fields to set
+PUZZLES = ('jigsaw', 'alexnet_to_jigsaw')  # the tasks whose configs make puzzles
 
 
-DEFAULT_CONFIG = 'configs/cfn.py'
+class _ConfigParser(flags.ArgumentParser[ml_collections.ConfigDict]):
+  """Reads the value of `--config`."""
+
+  def parse(self, argument: str) -> ml_collections.ConfigDict:
+    return config_files.load(argument)
+
+  def flag_type(self) -> str:
+    return 'config'
 
 
 def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
@@ -24,67 +33,74 @@ def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
 
   The default is filled in by `parse_flags`: here it would be read, and fail, at import.
   """
-  return config_flags.DEFINE_config_file(
+  holder = config_flags.DEFINE_config_file(
     'config',
-    help_string=f'FILE.py or FILE.py:VARIANT, {DEFAULT_CONFIG} by default; '
-    '--config.FIELD=VALUE sets a field of it.',
+    flag_values=flags.FLAGS,
+    sys_argv=_ARGUMENTS,
+    help_string='FILE.py or the name of a config that comes with the package, each alone or with '
+    f':VARIANT; {DEFAULT_CONFIG} by default. --config.FIELD=VALUE sets a field of it.',
   )
+  flags.FLAGS['config'].parser = _ConfigParser()
+  return holder
 
 
 def config_name(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> str:
-  """Gives a config's short name, file and variant: 'cfn-tiny' for configs/cfn.py:tiny."""
-  path = pathlib.Path(config_flags.get_config_filename(flags.FLAGS[holder.name]))
-  variant = path.name.partition(':')[2]
-  stem = path.name.partition(':')[0].removesuffix('.py')
-  return f'{stem}-{variant}' if variant else stem
+  """Returns a config's short name, file and variant: 'cfn-tiny' for configs/cfn.py:tiny."""
+  text = config_flags.get_config_filename(flags.FLAGS[holder.name])
+  path, variant = config_files.find(text)
+  return f'{path.stem}-{variant}' if variant else path.stem
 
 
-def load_config(text: str) -> ml_collections.ConfigDict:
-  """Loads `FILE.py` or `FILE.py:VARIANT` without flags.
+def load_config(text: str, *, tasks: Sequence[str] = ()) -> ml_collections.ConfigDict:
+  """Loads `FILE.py[:VARIANT]` or `NAME[:VARIANT]` without flags.
+
+  Args:
+    tasks: those that the caller can do with it; empty: all.
 
   Raises:
-    ValueError: there is no such file or variant.
+    ConfigError: there is no such file or variant, its fields are not right, or its task is another.
   """
-  file, _, variant = text.partition(':')
-  path = pathlib.Path(file)
-  if not path.is_file():
-    raise ValueError(f"there is no config file '{file}'")
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  if spec is None or spec.loader is None:
-    raise ValueError(f"'{file}' is no Python file")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  config: ml_collections.ConfigDict = module.get_config(variant)
+  config = config_files.load(text)
+  config_files.check(config)
+  if tasks:
+    check_task(config, text, tasks)
   return config
+
+
+def check_task(config: ml_collections.ConfigDict, text: str, tasks: Sequence[str]) -> None:
+  """Raises ConfigError where a config is made for another task than these."""
+  if config.task not in tasks:
+    ours = config_files.configs_by_task()
+    raise config_files.ConfigError(
+      f"--config={text} is made for the task '{config.task}': take "
+      f'{" or ".join(ours[task] for task in tasks)}'
+    )
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
   """Parses the command line; what is wrong in it ends the program in one short message."""
-  argv = _join_config(argv)
-  named = [a for a in argv[1:] if a.lstrip('-').partition('=')[0] == 'config']
-  others = [a for a in argv[1:] if a not in named]
-  # The config comes first, wherever it stands: its fields can be set only once it is read.
-  argv = [argv[0], *(named or [f'--config={DEFAULT_CONFIG}']), *others]
-  sys.argv[:] = argv  # ml_collections looks for the fields there
-  for argument in argv[1:]:
-    flag, _, value = argument.partition('=')
-    path = pathlib.Path(value.partition(':')[0])
-    if flag.lstrip('-') == 'config' and not path.is_file():
-      known = ', '.join(sorted(str(found) for found in pathlib.Path('configs').glob('*.py')))
-      fail(
-        f"{argument}: there is no file '{path}'"
-        + (f'; configs here: {known}' if known else '; run it in the clone')
-      )
   try:
-    return flags.FLAGS(argv)
-  except (AttributeError, KeyError) as error:  # ml_collections: no such field
-    guess = re.search('Did you mean "(.+)" instead of "(.+)"', str(error))
-    if guess:
-      fail(f"the config has no field '{guess[2]}'; did you mean '{guess[1]}'?")
-    name = str(error).strip('\'"')
-    fail(f"the config has no field '{name}'")
-  except Exception as error:  # the flags' own errors, and any that a config file raises
-    fail(_shorten(str(error) or type(error).__name__))
+    argv = _join_config(flags.FLAGS.read_flags_from_files(list(argv)))
+  except flags.Error as error:
+    terminal.fail(_shorten(str(error)))
+  named = [a for a in argv[1:] if re.match('--?config(=|$)', a)]
+  others = [a for a in argv[1:] if a not in named]
+  if len(named) > 1:
+    terminal.fail(f'--config is given {len(named)} times: {" ".join(named)}')
+  # The config comes first, wherever it stands: its fields can be set only once it is read.
+  named = named or [f'--config={DEFAULT_CONFIG}']
+  argv = [argv[0], *named, *others]
+  _ARGUMENTS[:] = argv
+  with short_errors(config_files.ConfigError, places.PlaceError):
+    text = named[0].partition('=')[2]
+    _check_fields(config_files.load(text), text, others)
+    try:
+      left = flags.FLAGS(argv)
+    except (flags.Error, ValueError, TypeError) as error:
+      terminal.fail(_shorten(str(error) or type(error).__name__))
+    config_files.check(flags.FLAGS['config'].value)
+    places.check({f'--{name}': value for name, value in flags.FLAGS.flag_values_dict().items()})
+  return left
 
 
 def _join_config(argv: Sequence[str]) -> list[str]:
@@ -98,12 +114,31 @@ def _join_config(argv: Sequence[str]) -> list[str]:
   return joined
 
 
+def _check_fields(config: ml_collections.ConfigDict, text: str, arguments: Sequence[str]) -> None:
+  """Raises ConfigError where `--config.NAME=VALUE` names no field that a command line may set."""
+  for argument in arguments:
+    match = re.match(r'--?(?:no)?config\.([^=]*)=?(.*)', argument, re.DOTALL)
+    if not match:
+      continue
+    name, value = match[1], match[2]
+    field = config_files.find_field(config, name)
+    if isinstance(field, ml_collections.ConfigDict):
+      first = 'source' if 'source' in field else next(iter(field), 'FIELD')
+      raise config_files.ConfigError(
+        f'--config.{name} is a section; did you mean --config.{name}.{first}={value or "VALUE"}?'
+      )
+    if name == 'task' and value != field:
+      ours = config_files.configs_by_task()
+      take = f'--config={ours[value]}' if value in ours else f'one of {", ".join(ours.values())}'
+      raise config_files.ConfigError(
+        f"--config.task={value}: --config={text} is made for the task '{field}'; take {take}"
+      )
+
+
 def _shorten(message: str) -> str:
-  """Keeps the line that says what is wrong: a message may carry a traceback of the config file."""
-  lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
-  traced = any(line.startswith('Traceback') for line in lines)
-  line = lines[-1] if traced else lines[0]
-  return line.removeprefix('ValueError: ').removeprefix('flag ').strip('"')
+  """Keeps the line of an error of the flags that says what is wrong."""
+  line = next(line.strip() for line in message.splitlines() if line.strip())
+  return line.removeprefix('ERROR:: ').removeprefix('flag ').strip('"')
 
 
 @contextlib.contextmanager
@@ -112,19 +147,13 @@ def short_errors(*kinds: type[Exception]) -> Iterator[None]:
   try:
     yield
   except kinds as error:
-    fail(str(error))
-
-
-def fail(message: str) -> NoReturn:
-  """Prints `error: message` and exits with the code for bad input."""
-  print(f'error: {message}', file=sys.stderr)
-  sys.stderr.flush()
-  sys.exit(BAD_INPUT)
+    terminal.fail(terminal.describe(error))
 
 
 def quiet_libraries() -> None:
   """Leaves the terminal to our own lines: libraries report warnings only."""
   logging.set_verbosity(logging.WARNING)
+  python_logging.getLogger('matplotlib').setLevel('ERROR')  # it warns where there is no home
   # Passed on to the process that clears away the batches that a stopped run did not use.
   sys.warnoptions.append('ignore:resource_tracker:UserWarning')
 

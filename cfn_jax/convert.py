@@ -13,19 +13,14 @@ import sys
 
 import jax
 
-from cfn_jax import command
+from cfn_jax import arguments, command, terminal
 from cfn_jax.transfer import cards, checkpoints, export, files, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> arguments.Parser:
   """Defines the command line."""
-  parser = argparse.ArgumentParser(
-    prog='python -m cfn_jax.convert',
-    description=__doc__,
-    allow_abbrev=False,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = arguments.Parser('cfn_jax.convert', __doc__)
   add = parser.add_argument
   source = parser.add_mutually_exclusive_group(required=True)
   source.add_argument('--checkpoint', default='', help='workdir, step or file of this project')
@@ -52,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
   """Runs the command and returns its exit status."""
-  flags = make_parser().parse_args(argv)
+  flags = make_parser().parse(argv)
   command.quiet_libraries()
   jax.config.update('jax_platforms', 'cpu')
   out = pathlib.Path(flags.out).expanduser()
@@ -163,15 +158,19 @@ def _report(
   out: pathlib.Path,
   made: list[str],
 ) -> None:
-  print(f'{out}: {", ".join(made)}')
+  _say(f'{out}: {", ".join(made)}')
   groups = ', '.join(map(str, weights.groups))
-  print(
+  _say(
     f'{weights.kind}: {weights.order}, conv1 stride {weights.stride}, groups {groups}; '
     f'{surgery.compare(loaded, weights)}'
   )
-  print(f'input: {cards.describe_input(weights.input)}')
+  _say(f'input: {cards.describe_input(weights.input)}')
   for note in weights.origin.get('notes', []):
-    print(f'note: {note}')
+    _say(f'note: {note}')
+
+
+def _say(text: str) -> None:
+  terminal.say(text, file=sys.stdout)
 
 
 if __name__ == '__main__':

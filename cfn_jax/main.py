@@ -13,17 +13,17 @@ from typing import Any
 
 import jax
 import ml_collections
-import rich.console
-import rich.table
 from absl import app, flags
 from ml_collections import config_flags
 
-from cfn_jax import command, idle
+from cfn_jax import command, idle, places, terminal
 from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import feature_cache
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.models import alexnet
 from cfn_jax.pictures import class_scores
+from cfn_jax.pictures import figures as pictures
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.training import (
   checkpoint,
@@ -36,6 +36,7 @@ from cfn_jax.training import (
   metrics,
   step_folders,
   stopping,
+  store,
   task,
 )
 from cfn_jax.transfer import weights
@@ -97,7 +98,7 @@ def run(
   with command.short_errors(ValueError):
     loop.check(config)
   print_summary(made, workdir)
-  with command.short_errors(*EXPECTED):
+  with command.short_errors(*EXPECTED), places.naming(workdir):
     try:
       with explain_memory(config):
         return loop.fit(made, config, workdir)
@@ -116,12 +117,13 @@ def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> 
   module = importlib.import_module(f'cfn_jax.evaluation.{config.task}')
   with command.short_errors(ValueError, OSError):
     opened = module.open_evaluation(config)
-  with command.short_errors(*EXPECTED), explain_memory(config):
+  with command.short_errors(*EXPECTED), places.naming(workdir), explain_memory(config):
     figures: dict[str, Any] = opened.execute(workdir, run)
   if not jax.process_index():
     for name, rows in opened.charts(figures).items():
-      class_scores.draw_class_scores(workdir / name, rows)
-    print(f'everything is in {workdir}', file=sys.stderr)
+      with pictures.spared(workdir / name):
+        class_scores.draw_class_scores(workdir / name, rows)
+    terminal.say(f'everything is in {workdir}')
   return figures
 
 
@@ -142,14 +144,10 @@ def print_summary(made: task.Task, workdir: pathlib.Path) -> None:
   """Prints what is about to run."""
   if jax.process_index():
     return
-  table = rich.table.Table(show_header=False, box=None, pad_edge=False)
-  table.add_row('workdir', str(workdir))
   kinds = {device.device_kind for device in jax.devices()}
   hosts = f' on {jax.process_count()} hosts' if jax.process_count() > 1 else ''
-  table.add_row('devices', f'{jax.device_count()} x {", ".join(sorted(kinds))}{hosts}')
-  for what, value in made.summary:
-    table.add_row(what, value)
-  rich.console.Console(stderr=True, soft_wrap=True, highlight=False).print(table)
+  found = f'{jax.device_count()} x {", ".join(sorted(kinds))}{hosts}'
+  terminal.show_pairs([('workdir', str(workdir)), ('devices', found), *made.summary])
 
 
 def print_closing(figures: dict[str, Any], workdir: pathlib.Path) -> None:
@@ -162,22 +160,26 @@ def print_closing(figures: dict[str, Any], workdir: pathlib.Path) -> None:
     low, high = row['val_accuracy_low'], row['val_accuracy_high']
     accuracy = f'{row["val_accuracy"]:.2%} (95 % interval {low:.2%} to {high:.2%})'
     puzzles = f'{row["val_count"]:,} puzzles'
-    print(
+    terminal.say(
       f'{name} at step {row["step"]:,}: validation accuracy {accuracy}, loss '
-      f'{row["val_loss"]:.3f}, {puzzles}',
-      file=sys.stderr,
+      f'{row["val_loss"]:.3f}, {puzzles}'
     )
-  print(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}', file=sys.stderr)
+  terminal.say(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}')
 
 
 def start_devices(config: ml_collections.ConfigDict) -> None:
   """Joins the hosts and finds the devices, before anything else asks for one."""
   host_memory.keep_freed()
   if config.compilation_cache_dir:
-    folder = pathlib.Path(config.compilation_cache_dir).expanduser().resolve()
+    with command.short_errors(places.PlaceError):
+      folder = places.resolve(config.compilation_cache_dir, 'compilation_cache_dir')
+      if not str(folder).isprintable():
+        raise places.PlaceError(f'compilation_cache_dir={folder}: JAX cannot write such a name')
+      places.make_folder(folder, 'compilation_cache_dir')
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   with command.short_errors(ValueError):
+    alexnet.check_dtype(config.compute_dtype)
     devices.set_precision(config.matmul_precision)
     distributed.start(
       config.distributed.mode,
@@ -186,46 +188,46 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
       process_id=config.distributed.process_id,
       heartbeat_s=config.distributed.heartbeat_s,
     )
+    devices.check_platform()
 
 
 def main(arguments: list[str]) -> None:
   """Reads the flags and runs the task."""
   config = CONFIG.value
   if arguments[1:]:
-    command.fail(f"'{arguments[1]}' is no flag: flags begin with --")
+    terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
   command.quiet_libraries()
-  if config.task not in TASKS:
-    command.fail(f"task = '{config.task}' is unknown: one of {', '.join(TASKS)}")
   with command.short_errors(ValueError):
     idle.check(config, config_flags.get_override_values(flags.FLAGS[CONFIG.name]))
   folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
-  workdir = pathlib.Path(folder).expanduser().resolve()
   if config.deterministic:
     command.make_deterministic()
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    command.fail(f'--workdir={workdir} cannot be made a folder: {error.strerror}')
+  with command.short_errors(checkpoint.CheckpointError, places.PlaceError):
+    workdir = places.resolve(folder, '--workdir')
+    store.check_path(workdir)
+    places.make_folder(workdir, '--workdir')
   start_devices(config)
   try:
     with (
       stopping.interrupted_by_sigterm(enabled=config.distributed.mode == 'off'),
       distributed.watch_peers(config.distributed.heartbeat_s),
     ):
+      with command.short_errors(*EXPECTED):
+        store.check(workdir)
       figures = TASKS[config.task](config, workdir)
   except KeyboardInterrupt as error:  # before a run began, or between two runs of an evaluation
     number = signal.SIGTERM if isinstance(error, stopping.Terminated) else signal.SIGINT
-    print(f'{number.name}: stopped outside a run; the same command goes on', file=sys.stderr)
+    terminal.say(f'{number.name}: stopped outside a run; the same command goes on')
     sys.exit(128 + number)
   except stopping.Stopped as stopped:
-    print(stopped, file=sys.stderr)
+    terminal.say(str(stopped))
     sys.exit(stopped.code)
   if jax.process_index():
     return
   if figures:
     print_closing(figures, workdir)
   else:
-    print(f'{workdir}: the run is finished; more steps continue it', file=sys.stderr)
+    terminal.say(f'{workdir}: the run is finished; more steps continue it')
 
 
 if __name__ == '__main__':

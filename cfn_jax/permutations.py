@@ -9,17 +9,13 @@ import pathlib
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import numpy as np
 
+from cfn_jax import arguments as command_lines
+from cfn_jax import terminal
 from cfn_jax.jigsaw import permutation_files as files
 from cfn_jax.jigsaw import permutations
-
-
-class _Parser(argparse.ArgumentParser):
-  def error(self, message: str) -> NoReturn:
-    self.exit(2, f'error: {message}\n')  # one line, without the usage
 
 
 def _parse_grid(text: str) -> tuple[int, int]:
@@ -29,19 +25,17 @@ def _parse_grid(text: str) -> tuple[int, int]:
   return int(match[1]), int(match[2] or match[1])
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> command_lines.Parser:
   """Makes the parser of the command line."""
-  parser = _Parser(
-    prog='python -m cfn_jax.permutations',
-    description='Makes a permutation set, or reads one, and prints how far apart its members are.',
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+  parser = command_lines.Parser(
+    'cfn_jax.permutations',
+    'Makes a permutation set, or reads one, and prints how far apart its members are.',
     epilog='examples:\n'
     '  --num=1000 --out=perms.npy                   Algorithm 1 of the paper\n'
     '  --num=1000 --method=code --out=perms.npy     the same mean distance, minimum 6\n'
     '  --num=1000 --method=target --mean=6.35       a wanted mean distance\n'
     '  --min-distance=6 --plot=perms.png            100 permutations without similar ones\n'
     '  --input=permutations_100.bin --out=perms.npy  check and convert a file\n',
-    allow_abbrev=False,
   )
   add = parser.add_argument
   add('--num', type=int, help='permutations in the set (default 1000; all that --min-distance,'
@@ -129,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
       )
     from cfn_jax.jigsaw import permutation_table
 
-    print(permutation_table.make_table(arguments.seed))
+    _say(permutation_table.make_table(arguments.seed))
     return
   made, note = _make(arguments)
   summary = permutations.summarize(made)
@@ -143,26 +137,29 @@ def run(arguments: argparse.Namespace) -> None:
       arguments.plot, made, grid=_get_shape(arguments, summary.tiles)
     )
   files.write_files(contents)
-  print(note)
+  _say(note)
   share = 100 * summary.mean_hamming / summary.largest_mean
   pairs = math.comb(summary.num, 2)
-  print(f'{summary.num} permutations of {summary.tiles} tiles')
-  print(f'mean distance    {summary.mean_hamming:.4f} over {pairs} distinct pairs')
-  print(f'largest possible {summary.largest_mean:.4f} ({share:.2f} % reached)')
-  print(f'minimum distance {summary.min_hamming}')
-  print(f'fingerprint      {permutations.fingerprint(made)}')
+  _say(f'{summary.num} permutations of {summary.tiles} tiles')
+  _say(f'mean distance    {summary.mean_hamming:.4f} over {pairs} distinct pairs')
+  _say(f'largest possible {summary.largest_mean:.4f} ({share:.2f} % reached)')
+  _say(f'minimum distance {summary.min_hamming}')
+  _say(f'fingerprint      {permutations.fingerprint(made)}')
   for path in contents:
-    print(f'wrote {path}')
+    _say(f'wrote {path}')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code, 2 for bad input."""
   try:
-    run(make_parser().parse_args(argv))
-  except permutations.PermutationError as error:
-    print(f'error: {error}', file=sys.stderr)
-    return 2
+    run(make_parser().parse(argv))
+  except (permutations.PermutationError, OSError) as error:
+    return terminal.say_error(terminal.describe(error))
   return 0
+
+
+def _say(text: str) -> None:
+  terminal.say(text, file=sys.stdout)
 
 
 if __name__ == '__main__':

@@ -6,9 +6,9 @@
 `data.source = 'records'` and `data.root = DIR2`.
 """
 
-import argparse
 import sys
 
+from cfn_jax import arguments, terminal
 from cfn_jax.data import prepare
 from cfn_jax.data.record import SourceError
 
@@ -18,12 +18,7 @@ _SHOWN = 5
 
 def main(argv: list[str] | None = None) -> int:
   """Runs the command and returns its exit status: 0, 2 for bad input, 130 after Ctrl-C."""
-  parser = argparse.ArgumentParser(
-    prog='python -m cfn_jax.prepare',
-    description=__doc__,
-    allow_abbrev=False,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
+  parser = arguments.Parser('cfn_jax.prepare', __doc__)
   parser.add_argument('--source', required=True, help='folder of images, or tar file')
   parser.add_argument('--out', required=True, help='folder to write')
   parser.add_argument('--short-side', type=int, default=256, help='px; 0 leaves sizes alone')
@@ -34,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument(
     '--verify', action='store_true', help='check finished shards, make damaged ones again'
   )
-  flags = parser.parse_args(argv)
+  flags = parser.parse(argv)
   try:
     index = prepare.prepare(
       source=flags.source,
@@ -47,25 +42,22 @@ def main(argv: list[str] | None = None) -> int:
       verify=flags.verify,
     )
   except (prepare.PrepareError, SourceError) as error:
-    print(f'prepare: {error}', file=sys.stderr)
-    return 2
+    return terminal.say_error(terminal.describe(error))
   except KeyboardInterrupt:
-    print('prepare: interrupted; the same command goes on with the next shard', file=sys.stderr)
+    terminal.say('prepare: interrupted; the same command goes on with the next shard')
     return 130
   for line in index['skipped'][:_SHOWN]:
-    _print(f'left out: {line["name"]}: {line["reason"]}')
+    _say(f'left out: {line["name"]}: {line["reason"]}')
   size = sum(shard['bytes'] for shard in index['shards'])
-  _print(
+  _say(
     f'{index["num_records"]:,} images, {size / 1e6:,.1f} MB, {len(index["shards"])} shards in '
     f'{flags.out}; {index["num_skipped"]:,} files left out'
   )
   return 0
 
 
-def _print(text: str) -> None:
-  """Prints a line that may hold file names: bytes that the output cannot show become escapes."""
-  encoding = sys.stdout.encoding or 'utf-8'
-  print(text.encode(encoding, 'backslashreplace').decode(encoding))
+def _say(text: str) -> None:
+  terminal.say(text, file=sys.stdout)
 
 
 if __name__ == '__main__':

@@ -5,13 +5,13 @@ puzzles that a run with this config would train on, beside their images.
 """
 
 import pathlib
-import sys
 
 from absl import app, flags
 
-from cfn_jax import command
+from cfn_jax import command, terminal
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import run as run_pictures
+from cfn_jax.training import devices
 
 CONFIG = command.define_config()
 OUT = flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
@@ -24,15 +24,17 @@ def main(arguments: list[str]) -> None:
   picture = arguments[1] if len(arguments) == 2 else ''
   if picture not in PICTURES:
     given = ' '.join(arguments[1:]) or 'nothing'
-    command.fail(f'asked to draw {given}: name one of {", ".join(PICTURES)}')
+    terminal.fail(f'asked to draw {given}: name one of {", ".join(PICTURES)}')
   out = pathlib.Path(OUT.value).expanduser()
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
-    command.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
+    terminal.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
   with command.short_errors(ValueError, OSError):
+    command.check_task(CONFIG.value, command.config_name(CONFIG), command.PUZZLES)
+    devices.check_platform()
     pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     run_pictures.draw_training_puzzles(out, pretext)
-  print(f'{out}: {pretext.training.source.description}', file=sys.stderr)
+  terminal.say(f'{out}: {pretext.training.source.description}')
 
 
 if __name__ == '__main__':

@@ -11,6 +11,9 @@ PACKAGE = pathlib.Path(__file__).resolve().parent.parent / 'cfn_jax'
 
 # What the modules of a room may import, besides their own room where that is named.
 ROOMS = {
+  'names': set(),
+  'places': set(),
+  'terminal': {'names'},
   'models': {'models'},
   'training': {'training'},
   'data': {'data'},
@@ -41,8 +44,13 @@ ROOMS = {
     'timing',
     'command',
     'idle',
+    'config_files',
+    'arguments',
+    'places',
   },
 }
+# What every room may show names and messages with.
+SHOWN = {'names', 'terminal'}
 LEAVES = (
   'idle.py',
   'jigsaw/puzzle.py',
@@ -96,13 +104,15 @@ def _own_imports(path):
 
 def _room(path):
   name = path.with_suffix('').as_posix()
-  return max((room for room in ROOMS if name.startswith(room)), key=len) if '/' in name else ''
+  if '/' not in name:
+    return name if name in ROOMS else ''
+  return max((room for room in ROOMS if name.startswith(room)), key=len)
 
 
 def test_imports_point_down():
   for path in _modules():
     allowed = ROOMS[_room(path)]
-    for imported in _own_imports(path):
+    for imported in _own_imports(path) - SHOWN:
       assert any(imported.startswith(room) for room in allowed), f'{path} imports {imported}'
 
 
@@ -125,7 +135,7 @@ def test_there_is_no_import_cycle():
 
 @pytest.mark.parametrize('leaf', LEAVES)
 def test_leaves_import_nothing_of_ours(leaf):
-  assert not _own_imports(pathlib.Path(leaf))
+  assert not _own_imports(pathlib.Path(leaf)) - SHOWN
 
 
 def test_the_loop_knows_no_puzzle():
@@ -162,3 +172,68 @@ def test_deviations_from_the_paper_are_listed():
         what = line.split('# Deviation:')[1].strip().split(':')[0]
         place = path.relative_to(PACKAGE).as_posix()
         assert any(place in row and what in row for row in listed.splitlines()), (path, line)
+
+
+TEXT_CALLS = {  # methods of Matplotlib by the argument that is drawn
+  'set_title': 0,
+  'suptitle': 0,
+  'set_xlabel': 0,
+  'set_ylabel': 0,
+  'set_label': 0,
+  'text': 2,
+  'annotate': 0,
+  'bar_label': 1,
+  'set_yticklabels': 0,
+  'set_xticklabels': 0,
+}
+TEXT_KEYWORDS = {'title', 'label', 'labels', 'xlabel', 'ylabel', 'xticklabels', 'yticklabels', 's'}
+
+
+def _is_drawable(node):
+  """Whether an expression is written out, or made by names.drawable."""
+  if isinstance(node, ast.Constant):
+    return True
+  if isinstance(node, ast.List | ast.Tuple):
+    return all(map(_is_drawable, node.elts))
+  if isinstance(node, ast.ListComp):
+    return _is_drawable(node.elt)
+  return isinstance(node, ast.Call) and ast.unparse(node.func) == 'names.drawable'
+
+
+def _drawn(path):
+  """Returns what a module hands to Matplotlib as text."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+      place = TEXT_CALLS.get(node.func.attr)
+      if place is not None and len(node.args) > place:
+        yield node.args[place]
+      own = ast.unparse(node.func.value) in ('puzzles', 'figures')
+      yield from (k.value for k in node.keywords if k.arg in TEXT_KEYWORDS and not own)
+
+
+def test_all_text_of_pictures_is_made_drawable():
+  drawn = [(path, node) for path in (PACKAGE / 'pictures').glob('*.py') for node in _drawn(path)]
+  assert len(drawn) > 20
+  for path, node in drawn:
+    assert _is_drawable(node), f'{path}: {ast.unparse(node)}'
+
+
+def test_matplotlib_and_rich_have_one_way_in():
+  for path in _modules():
+    for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
+      names = []
+      if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+      elif isinstance(node, ast.ImportFrom):
+        names = [node.module or '']
+      for name in names:
+        assert not name.startswith('rich') or path.name == 'terminal.py', path
+        if name.startswith('matplotlib') and name != 'matplotlib.colors':
+          assert path.parent.name == 'pictures', path
+
+
+def test_all_that_is_printed_goes_through_the_terminal():
+  for path in _modules():
+    for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
+      if isinstance(node, ast.Call) and path.name != 'terminal.py':
+        assert ast.unparse(node.func) not in ('print', 'tqdm.tqdm.write'), path

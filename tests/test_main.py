@@ -145,10 +145,10 @@ def test_latest_and_best_checkpoints_are_kept_apart(tmp_path):
 
 BAD = {
   '--config.batch_siz=64': "did you mean 'batch_size'",
-  '--config.puzzle.tyle_px=1': "did you mean 'tile_px'",
+  '--config.puzzle.tyle_px=1': "did you mean 'puzzle.tile_px'",
   '--config.batch_size=many': 'many',
   '--config=configs/cfn.py:tinny': "variant 'tinny' is unknown: one of release, text, small, tiny",
-  '--config=configs/nothing.py': 'configs/cfn.py',
+  '--config=configs/nothing.py': "there is no file 'configs/nothing.py'; name one of alexnet",
   '--config.data.source=folder --config.data.root=/does/not/exist': '/does/not/exist',
   '--config.data.source=folder --config.data.root=EMPTY': 'EMPTY',
   '--config.data.source=floder': 'folder',
@@ -188,6 +188,53 @@ def test_bad_input_ends_in_a_short_message(arguments, tmp_path):
   assert 'Traceback' not in result.stderr
   assert len(result.stderr.split('error: ')[-1].splitlines()) <= 5
   assert not list((tmp_path / 'workdir').glob('checkpoints/*'))
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'gpuu'])
+def test_a_platform_that_is_not_there_is_named_with_those_that_are(platform, tmp_path, monkeypatch):
+  import jax.extend.backend
+
+  if platform in jax.extend.backend.backends():
+    pytest.skip('it is there')
+  monkeypatch.setenv('JAX_PLATFORMS', platform)
+  result = run(*SMALL, f'--workdir={tmp_path / "workdir"}')
+  assert result.returncode == 2 and result.stderr.count('\n') == 1, result.stderr
+  assert f"JAX_PLATFORMS='{platform}' cannot be had" in result.stderr
+  assert 'there is cpu' in result.stderr
+  assert ("pip install -e '.[cuda12]'" in result.stderr) == (platform == 'cuda')
+
+
+def test_a_full_disk_is_named_where_the_system_names_nothing(tmp_path, monkeypatch, capsys):
+  from cfn_jax import command, main
+  from cfn_jax.training import loop
+
+  def fill(*_):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(loop, 'fit', fill)
+  monkeypatch.setattr(loop, 'check', lambda config: None)
+  monkeypatch.setattr(main, 'print_summary', lambda *_: None)
+  with pytest.raises(SystemExit):
+    main.run(None, command.load_config('cfn:tiny'), tmp_path)
+  assert capsys.readouterr().err == f'error: {tmp_path}: No space left on device\n'
+
+
+@pytest.mark.parametrize('name', ['price_$1_$x^{1', 'caf\udce9', 'a[b]:cat:', '猫', 'a\nb'])
+def test_images_of_any_name_are_trained_on_and_drawn(name, tmp_path):
+  from PIL import Image
+
+  folder = tmp_path / 'photographs'
+  folder.mkdir()
+  rng = np.random.default_rng(0)
+  for number in range(8):
+    pixels = rng.integers(0, 256, (130, 130, 3), np.uint8)
+    Image.fromarray(pixels).save(folder / f'{name}_{number}.png')
+  fields = ('--config.data.source=folder', f'--config.data.root={folder}', '--config.num_steps=2')
+  data = ('--config.data.val_fraction=0.5', '--config.batch_size=2', '--config.eval_batch_size=2')
+  result = run(*SMALL, *fields, *data, f'--workdir={tmp_path / "workdir"}')
+  assert result.returncode == 0, result.stderr
+  assert 'warning' not in result.stderr.lower() and 'Traceback' not in result.stderr
+  assert (tmp_path / 'workdir' / 'puzzles.png').exists()
 
 
 def test_a_workdir_that_is_a_file_is_refused_by_name(tmp_path):

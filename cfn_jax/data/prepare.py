@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tqdm
 
+from cfn_jax import terminal
 from cfn_jax.data import array_records, folder, listing, prepare_pool, prepare_shard, tar_source
 from cfn_jax.data.prepare_pool import PrepareError
 from cfn_jax.data.prepare_shard import Settings, write_json
@@ -178,9 +178,7 @@ def _run(
   if missing:
     (out / array_records.INDEX).unlink(missing_ok=True)
   done = len(source) - sum(map(len, missing.values()))
-  with tqdm.tqdm(
-    total=len(source), initial=done, unit='image', disable=not show_progress, dynamic_ncols=True
-  ) as bar:
+  with terminal.make_bar(total=len(source), initial=done, unit='image', shown=show_progress) as bar:
     workers = min(num_workers or _num_cores(), len(missing))
     if workers > 1:
       made = prepare_pool.make_shards(source, missing, out, settings, workers, bar)
@@ -215,7 +213,7 @@ def _verified(
 ) -> dict[int, dict[str, Any]]:
   """The entries whose shards have the SHA-256 that they state; names the others."""
   sound = {}
-  bar = tqdm.tqdm(entries.items(), 'verify', unit='shard', disable=not show_progress)
+  bar = terminal.make_bar(entries.items(), shown=show_progress, desc='verify', unit='shard')
   for number, entry in bar:
     path = out / f'{array_records.shard_stem(number)}.array_record'
     digest = hashlib.sha256()

@@ -146,9 +146,10 @@ def make_extractor(
   ]
   missing = [name for name in needed if name not in weights.params]
   if missing:
+    kept = tuple(each for each in layers if each not in CONNECTED) or ('pool5',)
     raise weights_lib.WeightsError(
       f'{trunk.name}: there is no {" and no ".join(missing)} in these weights '
-      f'({", ".join(weights.layers())})'
+      f'({", ".join(weights.layers())}); take --config.layers="{kept}"'
     )
   if needed and weights.kind == 'cfn':
     grid, tile = math.isqrt(weights.tiles()), geometry.choose_input_px(weights)

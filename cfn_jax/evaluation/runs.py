@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from cfn_jax import terminal
 from cfn_jax.evaluation import identity
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import devices, metrics, provenance, scoring, stopping
@@ -194,7 +195,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 def say(message: str) -> None:
   """Tells on the terminal how far an evaluation is; on the first host."""
   if not jax.process_index():
-    print(message, file=sys.stderr)
+    terminal.say(message)
 
 
 # The least and the largest legal value of the numbers of these configs, besides the pretext's.

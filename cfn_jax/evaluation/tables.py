@@ -4,11 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import rich.box
-import rich.console
-import rich.table
+from cfn_jax import terminal
 
-WIDEST = 500  # characters; a table takes no more than it needs
 Row = tuple[str, Sequence[float | int | str | None]]
 
 
@@ -20,20 +17,11 @@ def show(
   Args:
     sections: groups of rows, parted by a line.
   """
-  table = rich.table.Table(
-    title=title, caption=caption or None, box=rich.box.SIMPLE_HEAD, title_justify='left'
-  )
-  table.add_column('')
-  for column in columns:
-    table.add_column(column, justify='right')
-  for rows in sections:
-    for label, values in rows:
-      table.add_row(label, *map(write_figure, values))
-    table.add_section()
-  console = rich.console.Console()
-  if not console.is_terminal:  # a file has no width into which names would have to be cut
-    console = rich.console.Console(width=WIDEST)
-  console.print(table)
+  written = [
+    [(label, [write_figure(value) for value in values]) for label, values in rows]
+    for rows in sections
+  ]
+  terminal.show_table(title, columns, written, caption=caption)
 
 
 def write_interval(figures: Mapping[str, Any], name: str) -> str:

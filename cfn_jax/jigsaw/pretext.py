@@ -20,7 +20,6 @@ from cfn_jax.training import task as tasks
 from cfn_jax.transfer import weights as weights_lib
 
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
-DTYPES = ('float32', 'bfloat16')
 MEASURED = 256  # visits whose tiles are measured for the input record
 
 
@@ -147,8 +146,7 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.
   c = config.model
   if c.name not in cfn.NAMES:
     raise ValueError(f"model.name = '{c.name}' is unknown: one of {', '.join(cfn.NAMES)}")
-  if config.compute_dtype not in DTYPES:
-    raise ValueError(f"compute_dtype = '{config.compute_dtype}': one of {', '.join(DTYPES)}")
+  alexnet.check_dtype(config.compute_dtype)
   if c.name == 'stacked' and c.permutations_per_pass > 1:
     raise ValueError(
       f'model.permutations_per_pass = {c.permutations_per_pass}: the stacked network sees all '

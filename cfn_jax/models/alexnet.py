@@ -20,6 +20,7 @@ from cfn_jax.models import layers
 
 Array = jax.Array
 
+DTYPES = ('float32', 'bfloat16')  # in which networks compute
 ORDERS = ('caffenet', 'alexnet')  # pool then LRN; LRN then pool
 INITS = ('caffe', 'he')
 TRUNK = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')
@@ -222,6 +223,12 @@ def map_sides(size_px: int, stride: int) -> dict[str, int]:
   conv2, conv3 = pooled(conv1), pooled(pooled(conv1))
   names = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5', 'pool5')
   return dict(zip(names, (conv1, conv2, conv3, conv3, conv3, pooled(conv3))))
+
+
+def check_dtype(name: str) -> None:
+  """Raises ValueError for a type in which no network computes."""
+  if name not in DTYPES:
+    raise ValueError(f"compute_dtype = '{name}': one of {', '.join(DTYPES)}")
 
 
 def check_input_size(size_px: int, stride: int) -> None:

@@ -1,11 +1,11 @@
-"""A bar chart of a figure of each class, such as average precision: a bar for each run.
-
-Drawn off screen with Matplotlib, which is imported when a picture is asked for.
-"""
+"""A bar chart of a figure of each class, such as average precision: a bar for each run."""
 
 import math
 import pathlib
 from collections.abc import Mapping
+
+from cfn_jax import names
+from cfn_jax.pictures import figures
 
 COLOURS = ('#3b6ea5', '#b0b7bf', '#c0392b', '#6b8e23')
 
@@ -17,30 +17,28 @@ def draw_class_scores(path: pathlib.Path, rows: Mapping[str, Mapping[str, float 
     path: .png, .svg or .pdf.
     rows: by label: each class's figure, 0 to 1. They have the same classes.
   """
-  from matplotlib.backends.backend_agg import FigureCanvasAgg
-  from matplotlib.figure import Figure
-
   first = next(iter(rows.values()))
-  names = sorted(first, key=lambda name: _known(first[name]))
-  figure = Figure(figsize=(8, 1.2 + 0.17 * len(names) * (1 + len(rows))), layout='constrained')
-  FigureCanvasAgg(figure)
+  classes = sorted(first, key=lambda name: _known(first[name]))
+  figure = figures.make(8, 1.2 + 0.17 * len(classes) * (1 + len(rows)))
   axes = figure.subplots()
   height = 0.84 / len(rows)
   for number, (label, values) in enumerate(rows.items()):
-    found = [_known(values[name]) for name in names]
-    places = [at + 0.42 - (number + 0.5) * height for at in range(len(names))]
+    found = [_known(values[name]) for name in classes]
+    places = [at + 0.42 - (number + 0.5) * height for at in range(len(classes))]
     mean = [value for value in found if value >= 0]
     text = f'{label}: mean {sum(mean) / max(1, len(mean)):.1%}'
     widths = [max(0.0, value) for value in found]
-    bars = axes.barh(places, widths, height, color=COLOURS[number % len(COLOURS)], label=text)
+    bars = axes.barh(places, widths, height, color=COLOURS[number % len(COLOURS)])
+    bars.set_label(names.drawable(text))
     shown = ['-' if value < 0 else f'{value:.1%}' for value in found]
-    axes.bar_label(bars, shown, padding=2, fontsize=7)
-  axes.set(yticks=range(len(names)), yticklabels=names, xlim=(0, 1.08))
+    axes.bar_label(bars, [names.drawable(each) for each in shown], padding=2, fontsize=7)
+  axes.set(yticks=range(len(classes)), xlim=(0, 1.08))
+  axes.set_yticklabels([names.drawable(name) for name in classes])
   axes.margins(y=0.01)
   axes.spines[['top', 'right']].set_visible(False)
   axes.xaxis.set_major_formatter('{x:.0%}')
   figure.legend(loc='outside upper left', frameon=False, ncols=1, fontsize=9)
-  figure.savefig(path, dpi=110)
+  figures.save(figure, path)
 
 
 def _known(value: float | None) -> float:

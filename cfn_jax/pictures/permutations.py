@@ -1,16 +1,16 @@
 """A picture of a permutation set: its distances, its counts, and some of its puzzles.
 
-Paper: section 4.2 (distances). Drawn off screen with Matplotlib, which is imported when a picture
-is asked for.
+Paper: section 4.2 (distances).
 """
 
-import io
 import pathlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cfn_jax import names
 from cfn_jax.jigsaw import permutation_measures as measures
+from cfn_jax.pictures import figures
 
 if TYPE_CHECKING:
   from matplotlib.axes import Axes
@@ -31,18 +31,14 @@ def encode_picture(path: str, permutations: np.ndarray, *, grid: tuple[int, int]
   suffix = pathlib.Path(path).suffix.lower()
   if suffix not in ('.png', '.svg', '.pdf'):
     raise measures.PermutationError(f'{path}: the suffix must be .png, .svg or .pdf')
-  from matplotlib.backends.backend_agg import FigureCanvasAgg
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(12, 8.4), layout='constrained')
-  FigureCanvasAgg(figure)
+  figure = figures.make(12, 8.4)
   summary = measures.summarize(permutations)
-  figure.suptitle(
+  title = (
     f'{summary.num} permutations of {summary.tiles} tiles: mean distance '
     f'{summary.mean_hamming:.3f} (largest possible {summary.largest_mean:.3f}), '
-    f'minimum {summary.min_hamming}\n',
-    fontsize=15,
+    f'minimum {summary.min_hamming}'
   )
+  figure.suptitle(names.drawable(title), fontsize=15)
   parts: Any = figure.subfigures(2, 1, height_ratios=[2.3, 1])
   top, bottom = parts
   panels = top.subplots(1, 2)
@@ -50,9 +46,7 @@ def encode_picture(path: str, permutations: np.ndarray, *, grid: tuple[int, int]
   draw_counts(panels[1], permutations)
   bottom.suptitle('Puzzles: each tile keeps its number and colour from the image', fontsize=12)
   draw_examples(list(bottom.subplots(1, EXAMPLES + 1)), permutations, grid)
-  stream = io.BytesIO()
-  figure.savefig(stream, format=suffix[1:], dpi=110)
-  return stream.getvalue()
+  return figures.encode(figure, suffix)
 
 
 def draw_distances(axes: 'Axes', permutations: np.ndarray, summary: measures.Summary) -> None:
@@ -66,7 +60,7 @@ def draw_distances(axes: 'Axes', permutations: np.ndarray, summary: measures.Sum
       axes.text(
         bar.get_x() + bar.get_width() / 2,
         share,
-        label,
+        names.drawable(label),
         ha='center',
         va='bottom',
         fontsize=8,
@@ -98,19 +92,20 @@ def draw_counts(axes: 'Axes', permutations: np.ndarray) -> None:
     axes.text(
       tile,
       place,
-      str(counts[place, tile]),
+      names.drawable(counts[place, tile]),
       ha='center',
       va='center',
       fontsize=9 if tiles <= 9 else 6 if tiles <= 16 else 4.5,
       color='white' if strong else 'black',
     )
   axes.set(
-    title=f'How often each tile stands at each position (even: {num / tiles:.1f})',
     xlabel='tile of the image',
     ylabel='position in the puzzle',
     xticks=np.arange(tiles),
     yticks=np.arange(tiles),
   )
+  even = f'How often each tile stands at each position (even: {num / tiles:.1f})'
+  axes.set_title(names.drawable(even))
   axes.figure.colorbar(image, ax=axes, shrink=0.85, extend='max', label='permutations')
 
 
@@ -129,8 +124,8 @@ def draw_examples(axes: 'list[Axes]', permutations: np.ndarray, grid: tuple[int,
       row, column = divmod(place, grid[1])
       ink = 'white' if colours[tile] @ LUMA < 0.5 else 'black'
       size = 15 if tiles <= 9 else 8
-      ax.text(column, row, str(tile), ha='center', va='center', fontsize=size, color=ink)
-    ax.set_title(title, fontsize=10, color=GREY if title == 'image' else 'black')
+      ax.text(column, row, names.drawable(tile), ha='center', va='center', fontsize=size, color=ink)
+    ax.set_title(names.drawable(title), fontsize=10, color=GREY if title == 'image' else 'black')
     ax.set(
       xticks=np.arange(grid[1] + 1) - 0.5,
       yticks=np.arange(grid[0] + 1) - 0.5,

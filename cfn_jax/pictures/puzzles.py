@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cfn_jax import names
 from cfn_jax.jigsaw import puzzle
+from cfn_jax.pictures import figures
 
 
 class Shown(NamedTuple):
@@ -20,21 +22,19 @@ class Shown(NamedTuple):
 
 def draw_puzzles(path: pathlib.Path, shown: Sequence[Shown], permutations: np.ndarray) -> None:
   """Draws each image's crop, grid over it, beside the shuffled tiles; the label is printed."""
-  import matplotlib.figure
-
   rows, per_row = -(-len(shown) // 2), 2
-  figure = matplotlib.figure.Figure(figsize=(4.6 * per_row, 2.45 * rows), layout='constrained')
+  figure = figures.make(4.6 * per_row, 2.45 * rows)
   axes = figure.subplots(rows, 2 * per_row, squeeze=False).ravel()
   for axis in axes:
     axis.axis('off')
   for i, one in enumerate(shown):
     left, right = axes[2 * i], axes[2 * i + 1]
     left.imshow(one.crop)
-    left.set_title(_shorten(one.name), fontsize=7)
+    left.set_title(names.drawable(_shorten(one.name)), fontsize=7)
     right.imshow(lay_out(one.tiles))
     permutation = ' '.join(str(int(tile)) for tile in permutations[one.label])
-    right.set_title(f'label {one.label}:  {permutation}', fontsize=7)
-  _save(figure, path)
+    right.set_title(names.drawable(f'label {one.label}:  {permutation}'), fontsize=7)
+  figures.save(figure, path)
 
 
 def draw_answers(
@@ -50,11 +50,9 @@ def draw_answers(
   Args:
     probabilities: `[len(shown), N]`.
   """
-  import matplotlib.figure
-
   per_row = 4
   rows = -(-len(shown) // per_row)
-  figure = matplotlib.figure.Figure(figsize=(3.3 * per_row, 1.95 * rows), layout='constrained')
+  figure = figures.make(3.3 * per_row, 1.95 * rows)
   axes = figure.subplots(rows, 2 * per_row, squeeze=False).ravel()
   for axis in axes:
     axis.set_xticks([])
@@ -67,53 +65,44 @@ def draw_answers(
     right_answers += right
     puzzled, solved = axes[2 * i], axes[2 * i + 1]
     puzzled.imshow(lay_out(one.tiles))
-    puzzled.set_title(f'label {one.label}', fontsize=7)
+    puzzled.set_title(names.drawable(f'label {one.label}'), fontsize=7)
     solved.imshow(lay_out(puzzle.unshuffle(one.tiles, permutations[answer])))
     placed = int((permutations[answer] == permutations[one.label]).sum())
     verdict = 'right' if right else f'{placed} of {len(permutations[0])} tiles'
     colour = '#1a7f37' if right else '#b42318'
-    solved.set_title(
-      f'answer {answer} ({probabilities[i, answer]:.0%}): {verdict}', fontsize=7, color=colour
-    )
+    said = f'answer {answer} ({probabilities[i, answer]:.0%}): {verdict}'
+    solved.set_title(names.drawable(said), fontsize=7, color=colour)
     for axis in (puzzled, solved):
       axis.set_visible(True)
       for spine in axis.spines.values():
         spine.set(color=colour, linewidth=1.5)
-  figure.suptitle(f'{title}: {right_answers} of {len(shown)} right', fontsize=9)
-  _save(figure, path)
+  right_of_all = f'{title}: {right_answers} of {len(shown)} right'
+  figure.suptitle(names.drawable(right_of_all), fontsize=9)
+  figures.save(figure, path)
 
 
 def draw_curves(path: pathlib.Path, rows: Sequence[dict[str, Any]], *, chance_loss: float) -> None:
   """Draws loss and accuracy over the steps, training and validation, with chance."""
-  import matplotlib.figure
-
-  figure = matplotlib.figure.Figure(figsize=(9, 3.4), layout='constrained')
+  figure = figures.make(9, 3.4)
   for axis, what, chance in zip(
     figure.subplots(1, 2), ('loss', 'accuracy'), (chance_loss, float(np.exp(-chance_loss)))
   ):
     for split, style in (('train', '-'), ('val', 'o-')):
       points = [(row['step'], row[f'{split}_{what}']) for row in rows if f'{split}_{what}' in row]
       if points:
-        axis.plot(*zip(*points), style, label=split, linewidth=1.2, markersize=3)
+        axis.plot(*zip(*points), style, label=names.drawable(split), linewidth=1.2, markersize=3)
     axis.axhline(chance, color='grey', linestyle='--', linewidth=1, label='chance')
     axis.set_xlabel('step')
-    axis.set_ylabel(what)
+    axis.set_ylabel(names.drawable(what))
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
-  _save(figure, path)
+  figures.save(figure, path)
 
 
 def lay_out(tiles: np.ndarray) -> np.ndarray:
   """Lays tiles `[T, h, w, 3]` out with small gaps, in the order they come in."""
   grid = round(len(tiles) ** 0.5)
   return puzzle.assemble(tiles, grid=grid, gap_px=max(2, tiles.shape[1] // 16))
-
-
-def _save(figure: Any, path: pathlib.Path) -> None:
-  """Writes a picture so that a process killed meanwhile leaves none, not a part of one."""
-  partial = path.with_name(f'{path.stem}.partial{path.suffix}')
-  figure.savefig(partial, dpi=110)
-  partial.replace(path)
 
 
 def _shorten(name: str, longest: int = 34) -> str:

@@ -11,7 +11,7 @@ from cfn_jax.data import pipeline
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle
 from cfn_jax.models import cfn
-from cfn_jax.pictures import puzzles
+from cfn_jax.pictures import figures, puzzles
 from cfn_jax.training import metrics
 
 SHOWN_PUZZLES = 8
@@ -25,29 +25,33 @@ def make_pictures(
   """Gives the pictures of a task by their moment: 'start', 'end' and 'bad_batch'."""
 
   def start(workdir: pathlib.Path) -> None:
-    draw_training_puzzles(workdir / 'puzzles.png', pretext)
+    path = workdir / 'puzzles.png'
+    with figures.spared(path):
+      draw_training_puzzles(path, pretext)
 
   def end(workdir: pathlib.Path, params: Any, step: int) -> None:
-    rows = metrics.read_rows(workdir / 'metrics.jsonl')
-    puzzles.draw_curves(workdir / 'curves.png', rows, chance_loss=chance_loss)
-    shown = sample_validation_puzzles(pretext, SHOWN_ANSWERS)
-    tiles = np.stack([one.tiles for one in shown])
-    predict = jax.jit(
-      lambda params, x: cfn.predict(pretext.model, params, pretext.normalization(x))
-    )
-    probabilities = np.asarray(predict(params, tiles))[:, : len(pretext.permutations)]
-    title = f'validation puzzles and the answers of step {step}, the best'
-    puzzles.draw_answers(
-      workdir / 'answers.png', shown, pretext.permutations, probabilities, title=title
-    )
+    with figures.spared(workdir / END[0]):
+      rows = metrics.read_rows(workdir / 'metrics.jsonl')
+      puzzles.draw_curves(workdir / END[0], rows, chance_loss=chance_loss)
+    with figures.spared(workdir / END[1]):
+      shown = sample_validation_puzzles(pretext, SHOWN_ANSWERS)
+      tiles = np.stack([one.tiles for one in shown])
+      predict = jax.jit(
+        lambda params, x: cfn.predict(pretext.model, params, pretext.normalization(x))
+      )
+      answers = np.asarray(predict(params, tiles))[:, : len(pretext.permutations)]
+      title = f'validation puzzles and the answers of step {step}, the best'
+      puzzles.draw_answers(workdir / END[1], shown, pretext.permutations, answers, title=title)
 
   def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
-    shown = []
-    for row, (tiles, labels) in enumerate(zip(batch['tiles'], batch['label'])):
-      label = int(np.ravel(labels)[0])
-      in_order, shuffled = _both_ways(tiles, label, pretext)
-      shown.append(puzzles.Shown(shuffled, label, puzzles.lay_out(in_order), f'row {row}'))
-    puzzles.draw_puzzles(workdir / 'bad_batch.png', shown[:64], pretext.permutations)
+    path = workdir / 'bad_batch.png'
+    with figures.spared(path):
+      shown = []
+      for row, (tiles, labels) in enumerate(zip(batch['tiles'], batch['label'])):
+        label = int(np.ravel(labels)[0])
+        in_order, shuffled = _both_ways(tiles, label, pretext)
+        shown.append(puzzles.Shown(shuffled, label, puzzles.lay_out(in_order), f'row {row}'))
+      puzzles.draw_puzzles(path, shown[:64], pretext.permutations)
 
   return {'start': start, 'end': end, 'bad_batch': bad_batch}
 

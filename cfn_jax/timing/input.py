@@ -17,6 +17,7 @@ from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
 
+LARGEST = {'batch': 2**16, 'seconds': 86_400, 'puzzles_per_image': 10**6}
 STAGES = ('read', 'decode', 'puzzle', 'stack')
 
 
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--workers', type=int, default=0, help='loader processes (default 0: this one)')
   add('--seconds', type=float, default=10, help='how long to measure (default 10)')
   add('--batch', type=int, default=64, help='images a batch (default 64)')
-  add('--config', default='configs/cfn.py', help="whose puzzle to make (default: the paper's)")
+  add('--config', default='cfn', help="whose puzzle to make (default: the paper's)")
   add('--puzzles-per-image', type=int, default=1, help='puzzles of each decoded image (default 1)')
 
 
@@ -37,10 +38,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   Raises:
     ValueError: options or images that no run can have.
   """
-  for name in ('batch', 'seconds', 'puzzles_per_image'):
-    if getattr(arguments, name) <= 0:
-      raise ValueError(f'--{name.replace("_", "-")}={getattr(arguments, name)}: more than 0')
-  config = command.load_config(arguments.config)
+  for name, largest in LARGEST.items():
+    if not 0 < getattr(arguments, name) <= largest:  # nan lies nowhere
+      flag = f'--{name.replace("_", "-")}={getattr(arguments, name)}'
+      raise ValueError(f'{flag}: more than 0, at most {largest}')
+  config = command.load_config(arguments.config, tasks=command.PUZZLES)
   if arguments.puzzles_per_image > config.permutations.num:
     raise ValueError(
       f'--puzzles-per-image={arguments.puzzles_per_image}: at most the {config.permutations.num} '

@@ -23,6 +23,13 @@ from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import alexnet
 from cfn_jax.training import devices, host_memory, loop
 
+LIMITS = {
+  'steps': (1, 10**6),
+  'warmup': (0, 10**6),
+  'batch': (0, 2**20),
+  'accumulate_steps': (0, 2**20),
+  'permutations_per_pass': (0, 10**6),
+}
 # Dense peak, TFLOP/s: float32, tensorfloat32, bfloat16. Makers' data sheets; TPUs have one figure.
 PEAKS = {
   'A100': (19.5, 156.0, 312.0),
@@ -52,7 +59,7 @@ class Noise:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the options of this part."""
   add = parser.add_argument
-  add('--config', default='configs/cfn.py', help='FILE.py or FILE.py:VARIANT (default: the paper)')
+  add('--config', default='cfn', help='NAME or FILE.py, with :VARIANT (default: the paper)')
   add('--batch', type=int, default=0, help="images a step (default: the config's)")
   add('--steps', type=int, default=5, help='steps that are timed (default 5)')
   add('--warmup', type=int, default=5, help='steps before them (default 5: memory grows no more)')
@@ -69,7 +76,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   Raises:
     ValueError: options that no step can have.
   """
-  config = command.load_config(arguments.config)
+  config = command.load_config(arguments.config, tasks=command.PUZZLES)
   with config.unlocked():
     config.batch_size = arguments.batch or config.batch_size
     config.compute_dtype = arguments.dtype or config.compute_dtype
@@ -78,9 +85,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     config.accumulate_steps = arguments.accumulate_steps or config.accumulate_steps
     k = arguments.permutations_per_pass or config.model.permutations_per_pass
     config.model.permutations_per_pass = k
-  if arguments.steps < 1:
-    raise ValueError(f'--steps={arguments.steps}: at least 1')
+  for name, (least, largest) in LIMITS.items():
+    if not least <= getattr(arguments, name) <= largest:
+      flag = f'--{name.replace("_", "-")}={getattr(arguments, name)}'
+      raise ValueError(f'{flag}: {least} to {largest}')
   host_memory.keep_freed()
+  devices.check_platform()
   devices.set_precision(config.matmul_precision)
   pretext = make_pretext(config)
   mesh = devices.make_mesh()

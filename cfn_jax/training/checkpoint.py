@@ -203,9 +203,12 @@ class Checkpoints:
     }
     if scored:
       items['metrics'] = ocp.args.JsonSave(dict(figures))
-    self._saving = step
+    first, self._saving = self._saving < 0, step
     path = self.folder / str(step)
     self._guard(lambda: self._writer.save(path, args=ocp.args.Composite(**items)))
+    if first:  # a store that loses data must not lose a run
+      self.wait()
+      step_folders.read_back(path, state)
 
   def _guard(self, act: Callable[[], Any]) -> None:
     """Says which step was lost where a save fails, in the background or at once."""

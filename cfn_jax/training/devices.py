@@ -7,15 +7,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.extend.backend
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 PRECISIONS = ('default', 'tensorfloat32', 'float32')  # default: the backend's own choice
+EXTRAS = {'cuda': 'cuda12', 'gpu': 'cuda12', 'tpu': 'tpu'}  # of the package, by platform
 AHEAD = 2  # batches on their way to the devices while a step runs
 
 
 class BatchError(ValueError):
   """Devices that are not there, or a batch that they cannot share equally."""
+
+
+class PlatformError(ValueError):
+  """A kind of device that is asked for and not there."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -51,6 +57,28 @@ def explain_memory(fields: Mapping[str, Any]) -> Iterator[None]:
       f'a device ran out of memory ({str(error).strip().splitlines()[0]}). Less is needed with '
       f'another value of {ways}'
     ) from error
+
+
+def check_platform() -> None:
+  """Starts the devices.
+
+  Raises:
+    PlatformError: those that JAX_PLATFORMS asks for are not there; which are, and what to install.
+  """
+  try:
+    jax.devices()
+    return
+  except (RuntimeError, AssertionError) as error:  # a bare assertion where the plugin is missing
+    reason = (str(error) or 'it is not installed').splitlines()[0].partition(' (set JAX')[0]
+  asked = jax.config.values['jax_platforms'] or ''
+  jax.config.update('jax_platforms', None)
+  there = ', '.join(jax.extend.backend.backends())
+  extras = [extra for kind, extra in EXTRAS.items() if kind in asked.split(',')]
+  remedy = f"; pip install -e '.[{extras[0]}]' brings it" if extras else ''
+  raise PlatformError(
+    f"JAX_PLATFORMS='{asked}' cannot be had ({reason}): there is {there}, which an unset "
+    f'JAX_PLATFORMS takes{remedy}'
+  )
 
 
 def make_mesh(count: int = 0) -> Mesh:

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from cfn_jax import terminal
 from cfn_jax.training import lock, stopping
 
 MODES = ('off', 'auto', 'explicit')
@@ -180,10 +181,10 @@ def watch_peers(heartbeat_s: int) -> Iterator[None]:
     return
   names, mine = name_processes(), jax.process_index()
   if mine:
-    print(f'process {mine} ({names[mine]}); process 0 is the leader ({names[0]})', file=sys.stderr)
+    terminal.say(f'process {mine} ({names[mine]}); process 0 is the leader ({names[0]})')
   else:  # where a save waits for a lost one, the runtime ends this process and tells its number
     listed = ', '.join(f'{number} ({name})' for number, name in enumerate(names))
-    print(f'processes {listed}', file=sys.stderr)
+    terminal.say(f'processes {listed}')
   others = ' or '.join(f'process {i} ({name})' for i, name in enumerate(names) if i != mine)
   try:
     yield
@@ -209,6 +210,6 @@ def watch_peers(heartbeat_s: int) -> Iterator[None]:
 
 
 def _say(message: str) -> None:
-  print(message, file=sys.stderr)
+  terminal.say(message)
   sys.stdout.flush()
   sys.stderr.flush()

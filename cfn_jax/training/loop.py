@@ -3,13 +3,13 @@
 import contextlib
 import functools
 import pathlib
-import sys
 from typing import Any
 
 import jax
 import ml_collections
 from jax.sharding import Mesh
 
+from cfn_jax import terminal
 from cfn_jax.training import (
   checkpoint,
   devices,
@@ -260,7 +260,7 @@ def _describe(
 
 def _say(message: str) -> None:
   if jax.process_index() == 0:
-    print(message, file=sys.stderr)
+    terminal.say(message)
 
 
 def _say_stopped(step: int, workdir: pathlib.Path) -> str:

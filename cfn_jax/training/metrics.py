@@ -16,6 +16,8 @@ from typing import Any
 
 import tqdm
 
+from cfn_jax import terminal
+
 Row = dict[str, Any]
 
 
@@ -157,11 +159,12 @@ class Progress:
     elapsed = time.monotonic() - self._began
     left = elapsed / max(1, step - self._start) * (self._num_steps - step)
     figures = '  '.join(f'{name} {value}' for name, value in shown.items())
-    print(f'step {step}/{self._num_steps}  {figures}  left {_clock(left)}', file=sys.stderr)
+    terminal.say(f'step {step}/{self._num_steps}  {figures}  left {_clock(left)}')
 
   def say(self, message: str) -> None:
     """Prints a line without tearing the bar."""
-    tqdm.tqdm.write(message, file=sys.stderr)
+    with tqdm.tqdm.external_write_mode(file=sys.stderr):
+      terminal.say(message)
 
   def close(self) -> None:
     """Leaves the bar as it stands."""

@@ -125,6 +125,21 @@ def read_state(folder: pathlib.Path, target: Any) -> Any:
   return state
 
 
+def read_back(folder: pathlib.Path, state: Any) -> None:
+  """Sees that a step holds what was saved; with several hosts, that it is whole.
+
+  Raises:
+    CheckpointError: it is not.
+  """
+  try:
+    if jax.process_count() == 1:
+      read_state(folder, state)
+    elif jax.process_index() == 0:  # others may see the files later
+      read_meta(folder)
+  except CheckpointError as error:
+    raise CheckpointError(f'what was saved does not read back: {error}') from error
+
+
 def read_score(folder: pathlib.Path, name: str) -> float:
   """Gives a figure of a step's evaluation; nan where it has none."""
   try:
@@ -181,8 +196,9 @@ def quiet_threads() -> Iterator[None]:
 
 
 def shorten(error: BaseException) -> str:
-  """Gives an error's message in a line."""
-  return textwrap.shorten(str(error) or type(error).__name__, 240, placeholder=' ...')
+  """Returns an error's message in a line, without where TensorStore keeps its details."""
+  text = str(error).partition('See full TensorStore details')[0].strip()
+  return textwrap.shorten(text or type(error).__name__, 240, placeholder=' ...')
 
 
 def list_names(names: list[str]) -> str:
@@ -225,4 +241,4 @@ def _read(where: pathlib.Path, read: Callable[[], Read]) -> Read:
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, 'sharding', None))

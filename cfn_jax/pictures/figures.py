@@ -1,0 +1,52 @@
+"""Figures: made off screen, written whole or not at all, and never the end of a run.
+
+Every text that goes into a figure passes `names.drawable`. Matplotlib is imported when a picture is
+asked for.
+"""
+
+import contextlib
+import io
+import pathlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cfn_jax import terminal
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+
+def make(width: float, height: float) -> 'Figure':
+  """Makes an empty figure; sides in inches."""
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+
+  figure = Figure(figsize=(width, height), layout='constrained')
+  FigureCanvasAgg(figure)
+  return figure
+
+
+def encode(figure: 'Figure', suffix: str) -> bytes:
+  """Returns a figure as a file's bytes: '.png', '.svg', '.pdf' or '.jpg'."""
+  stream = io.BytesIO()
+  with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', 'Glyph ')  # a name in a script that the font lacks
+    figure.savefig(stream, format=suffix[1:], dpi=110)
+  return stream.getvalue()
+
+
+def save(figure: 'Figure', path: pathlib.Path) -> None:
+  """Writes a picture so that a process killed meanwhile leaves none, not a part of one."""
+  partial = path.with_name(f'{path.stem}.partial{path.suffix}')
+  partial.write_bytes(encode(figure, path.suffix.lower()))
+  partial.replace(path)
+
+
+@contextlib.contextmanager
+def spared(path: pathlib.Path) -> Iterator[None]:
+  """Goes on where a picture cannot be drawn, and says so: a run is worth more than its pictures."""
+  try:
+    yield
+  except Exception as error:  # of the libraries that draw, whatever they raise
+    terminal.say(f'warning: {path} is not drawn ({terminal.describe(error).splitlines()[0]})')

@@ -1,0 +1,84 @@
+"""Places on the disk that a user names: refused at once where they are none, or lie elsewhere."""
+
+import contextlib
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_ADDRESS = re.compile(r'\s*[A-Za-z][A-Za-z0-9+.-]*://')
+
+
+class PlaceError(ValueError):
+  """A value that names no place on the disk: which flag or field, and what to do."""
+
+
+def check(values: Mapping[str, Any]) -> None:
+  """Refuses addresses such as gs://bucket/run, and `~` where there is no home folder.
+
+  Args:
+    values: by flag or field; what is no text is passed over.
+
+  Raises:
+    PlaceError: names the flag or field.
+  """
+  for name, value in values.items():
+    if isinstance(value, pathlib.Path | str):
+      _check_one(name, str(value))
+
+
+def _check_one(name: str, value: str) -> None:
+  if _ADDRESS.match(value):
+    raise PlaceError(
+      f'{name}={value} is an address, not a place on the disk: mount it as a folder and name that '
+      "(docs/data.md, 'A bucket mount')"
+    )
+  if '\0' in value:
+    raise PlaceError(f'{name}={value}: no name on a disk holds a null character')
+  if value.startswith('~'):
+    try:
+      pathlib.Path(value).expanduser()
+    except RuntimeError:
+      raise PlaceError(
+        f'{name}={value}: there is no such home folder; write the path out'
+      ) from None
+
+
+def resolve(text: str, name: str) -> pathlib.Path:
+  """Returns the absolute path, without links, that a flag or field names.
+
+  Raises:
+    PlaceError: there is none, such as where links lead in a circle.
+  """
+  check({name: text})
+  try:
+    return pathlib.Path(text).expanduser().resolve()
+  except (OSError, RuntimeError, ValueError) as error:
+    raise PlaceError(f'{name}={text}: {error}') from None
+
+
+def make_folder(path: pathlib.Path, name: str) -> None:
+  """Makes a folder that a flag or field names, where there is none, and sees that it is open.
+
+  Raises:
+    PlaceError: it cannot be made, or not be written.
+  """
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+  except (OSError, ValueError) as error:
+    reason = getattr(error, 'strerror', None) or error
+    raise PlaceError(f'{name}={path} cannot be made a folder: {reason}') from None
+  if not os.access(path, os.W_OK | os.X_OK):
+    raise PlaceError(f'{name}={path}: this folder cannot be written')
+
+
+@contextlib.contextmanager
+def naming(path: pathlib.Path) -> Iterator[None]:
+  """Adds a path to errors of the system that name none, such as those of a full disk."""
+  try:
+    yield
+  except OSError as error:
+    if error.errno is not None and error.filename is None:
+      error.filename = str(path)
+    raise

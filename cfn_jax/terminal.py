@@ -1,0 +1,127 @@
+"""All that is printed: lines and tables, the only way to the terminal and into `rich`.
+
+Names of users appear as they are: no markup, no emoji. On a terminal long cells are folded;
+elsewhere, as in a log, each row is one line.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, TextIO
+
+import rich.box
+import rich.console
+import rich.table
+import rich.text
+import tqdm
+
+from cfn_jax import names
+
+BAD_INPUT = 2  # exit code
+MOST_LINES = 5  # of an error
+WIDEST = 100_000  # characters; a table takes no more than it needs
+
+
+def say(message: str, *, file: TextIO | None = None) -> None:
+  """Prints a message, on stderr by default; what a line holds beside text is escaped."""
+  print(_safe(message, file or sys.stderr), file=file or sys.stderr)
+
+
+def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
+  """Prints rows of a name and its value on stderr."""
+  table = rich.table.Table(show_header=False, box=None, pad_edge=False)
+  table.add_column()
+  table.add_column(overflow='fold')
+  for what, value in rows:
+    table.add_row(_text(what, sys.stderr), _text(value, sys.stderr))
+  _print(table, sys.stderr)
+
+
+def show_table(
+  title: str,
+  columns: Sequence[str],
+  sections: Sequence[Sequence[tuple[str, Sequence[str]]]],
+  *,
+  caption: str = '',
+) -> None:
+  """Prints a table on stdout: a label and its values in each row.
+
+  Args:
+    sections: groups of rows, parted by a line.
+  """
+  table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+  table.add_column(overflow='fold')
+  for column in columns:
+    table.add_column(_text(column, sys.stdout), justify='right', overflow='fold')
+  for rows in sections:
+    for label, values in rows:
+      table.add_row(_text(label, sys.stdout), *(_text(value, sys.stdout) for value in values))
+    table.add_section()
+  say(title, file=sys.stdout)
+  _print(table, sys.stdout)
+  if caption:
+    say(caption, file=sys.stdout)
+
+
+def describe(error: Exception) -> str:
+  """Says what is wrong: an error of the system names its file first."""
+  if isinstance(error, OSError) and error.strerror:
+    named = isinstance(error.filename, str | bytes | os.PathLike)
+    return f'{os.fsdecode(error.filename)}: {error.strerror}' if named else error.strerror
+  return str(error) or type(error).__name__
+
+
+def fail(message: str) -> NoReturn:
+  """Prints an error and exits with the code for bad input."""
+  sys.exit(say_error(message))
+
+
+def say_error(message: str) -> int:
+  """Prints `error: message`, five lines at most, and returns the exit code for bad input."""
+  lines = message.splitlines() or ['']
+  if len(lines) > MOST_LINES:
+    lines = [*lines[: MOST_LINES - 1], f'and {len(lines) - MOST_LINES + 1} lines more']
+  say('\n'.join([f'error: {lines[0]}', *lines[1:]]))
+  sys.stderr.flush()
+  return BAD_INPUT
+
+
+class _LogLines(io.TextIOBase):
+  """Takes what a progress bar writes: in a log each state is a line of its own."""
+
+  def write(self, text: str) -> int:
+    if text.strip():
+      say(text.strip())
+    return len(text)
+
+
+def make_bar(items: Iterable[Any] | None = None, *, shown: bool, **options: Any) -> tqdm.tqdm:
+  """Makes a progress bar on stderr; in a log it is a line every half a minute."""
+  if sys.stderr.isatty():
+    kind: dict[str, Any] = {'dynamic_ncols': True}
+  else:
+    kind = {'file': _LogLines(), 'ncols': 0, 'mininterval': 30, 'maxinterval': 30}
+  return tqdm.tqdm(items, disable=not shown, **options, **kind)
+
+
+def _text(text: str, file: TextIO) -> rich.text.Text:
+  return rich.text.Text(_safe(text, file))
+
+
+def _safe(text: str, file: TextIO) -> str:
+  """Escapes each line of a text: the lines themselves are the project's own."""
+  encoding = file.encoding or 'utf-8'
+  return '\n'.join(names.printable(line, encoding=encoding) for line in text.split('\n'))
+
+
+def _print(table: rich.table.Table, file: TextIO) -> None:
+  console = rich.console.Console(file=file, highlight=False)
+  if console.is_terminal:
+    console.print(table)
+    return
+  # A log has no width into which a row would have to be cut.
+  console = rich.console.Console(file=file, highlight=False, width=WIDEST)
+  with console.capture() as printed:
+    console.print(table)
+  file.write(''.join(f'{line.rstrip()}\n' for line in printed.get().splitlines()))
