@@ -73,15 +73,19 @@ RULES = (
   Rule(('data.val_fraction',), _is_not('data.val_split', ''), 'data.val_split names the images'),
   Rule(
     ('data.crops_per_photograph', 'data.val_crops_per_photograph'),
-    _is_not('data.source', 'bundled'),
+    _is('data.source', 'folder', 'records', 'tfds', 'voc'),
     "it is for data.source = 'bundled'",
   ),
   Rule(
     ('data.cache_dir', 'data.refresh'),
-    _is_not('data.source', 'folder'),
+    _is('data.source', 'bundled', 'records', 'tfds', 'voc'),
     "it is for data.source = 'folder'",
   ),
-  Rule(('data.labels',), _is_not('data.source', 'voc'), "it is for data.source = 'voc'"),
+  Rule(
+    ('data.labels',),
+    _is('data.source', 'folder', 'records', 'tfds'),
+    "it is for data.source = 'voc'",
+  ),
   Rule(
     ('model.width', 'model.order'),
     lambda c: c.get('weights', 'random') not in ('', 'random'),

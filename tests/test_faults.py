@@ -12,7 +12,7 @@ import time
 
 import killed_runs
 import pytest
-from test_main import SMALL, run, without_timings
+from test_main import SMALL, run, without_idle, without_timings
 
 LONG = (
   *SMALL,
@@ -412,7 +412,7 @@ def test_a_read_only_data_folder_is_enough(tmp_path):
   folder = ('--config.data.source=folder', f'--config.data.root={data}')
   held_out = ('--config.data.val_fraction=0.3', f'--config.data.cache_dir={tmp_path / "cache"}')
   workdir = f'--workdir={tmp_path / "run"}'
-  result = in_own_mounts(script, *SMALL, *folder, *held_out, workdir)
+  result = in_own_mounts(script, *without_idle((*SMALL, *folder)), *held_out, workdir)
   assert result.returncode == 0, result.stderr
   assert 'finished at step 6' in result.stderr
 
