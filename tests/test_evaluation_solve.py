@@ -198,6 +198,9 @@ def test_what_solves_no_puzzles_is_refused(trained, tmp_path):
     ({'features.part_images': 12}, 'a multiple of eval_batch_size = 8'),
     ({'probe.standardize': 'all'}, 'is unknown'),
     ({'data.source': 'folder', 'data.root': str(tmp_path / 'no')}, 'no'),
+    ({'data.root': '/photos'}, r"data\.root = '/photos': with data\.source = ''"),
+    ({'data.val_split': 'val'}, r"data\.val_split = 'val': with data\.source = ''"),
+    ({'data.source': 'folder', 'data.split': 'train'}, r"data\.split = 'train': not read with"),
   ):
     other = config.copy_and_resolve_references()
     other.update_from_flattened_dict(fields)
