@@ -279,7 +279,11 @@ def _zip(path, members):
     ('a.caffemodel', b'version https://git-lfs.github.com/spec/v1', 'Git LFS pointer'),
     ('a.safetensors', (9**9).to_bytes(8, 'little') + b'{' + bytes(60), 'unknown bytes'),
     ('a.safetensors', (40).to_bytes(8, 'little') + b'{' + bytes(60), 'damaged'),
-    ('a.onnx', b'\x08\x07' + bytes(60), 'must end in one of .npz, .safetensors, .pth, .caffe'),
+    (
+      'a.onnx',
+      b'\x08\x07' + bytes(60),
+      'holds no weights but unknown bytes; .npz, .safetensors, .pth, .caffe',
+    ),
   ],
 )
 def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, content, words):
