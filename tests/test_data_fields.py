@@ -16,14 +16,12 @@ SAID = {
   'split': 'train',
   'val_root': 'photos',
   'val_split': 'val',
-  'crops_per_photograph': 9,
-  'val_crops_per_photograph': 9,
   'cache_dir': 'cache',
   'refresh': True,
 }
 # As docs/data.md has it.
 READ = {
-  'bundled': {'crops_per_photograph', 'val_crops_per_photograph'},
+  'bundled': set(),
   'folder': {'root', 'val_root', 'cache_dir', 'refresh'},
   'records': {'root', 'val_root'},
   'tfds': {'root', 'split', 'val_root', 'val_split'},

@@ -21,15 +21,13 @@ __all__ = [
   'open_sources',
 ]
 
-# The fields of `data` that not every kind reads: what they are when they say nothing, and the kinds
-# that read them.
+# Fields of `data` that not every kind reads: what they are when they say nothing, and the kinds that
+# read them. Numbers have defaults that say something, so they are not here.
 _READERS: dict[str, tuple[Any, tuple[str, ...]]] = {
   'root': ('', ('folder', 'records', 'tfds', 'voc')),
   'split': ('', ('tfds', 'voc')),
   'val_root': ('', ('folder', 'records', 'tfds', 'voc')),
   'val_split': ('', ('tfds', 'voc')),
-  'crops_per_photograph': (800, ('bundled',)),
-  'val_crops_per_photograph': (320, ('bundled',)),
   'cache_dir': ('', ('folder',)),
   'refresh': (False, ('folder',)),
 }
