@@ -193,6 +193,7 @@ THOUSAND = ''.join(f'n{number:08d}\n' for number in range(1000))
     (['x_2.jpg', *NAMES[1:]], '1\n2\n3\n', WNIDS, 'another image has its number'),
     (['x_7.jpg', *NAMES[1:]], '1\n2\n3\n', WNIDS, r'no number of 1\.\.3'),
     (['a', 'b'], 'a n1\nb n2\nc n1\n', '', r"line 3: 'c' is none of the 2 images"),
+    (['a', 'b'], 'c n1\na n1\nb n2\n', '', r"line 1: 'c' is none of the 2 images"),
     (['a', 'b', 'c'], 'a n1\nb n2\n', '', 'says nothing of 1 of the 3 images, such as c'),
     (['a', 'b'], 'a n01440764\nb n9\n', WNIDS, "line 2: the class 'n9' is not in the list"),
     (['a', 'b'], 'a n1\nb\n', '', 'a name and a class'),

@@ -224,6 +224,19 @@ def test_a_permutation_set_that_is_not_the_networks_is_refused(trained):
     solvers.complete_config({}, make_config(trained), 'run')
 
 
+def test_what_the_training_did_not_read_is_no_error_of_solve(trained):
+  weights = solvers.open_solver(make_config(trained)).started['pretrained']
+  saved = weights.origin['config']
+  data = {
+    **saved['data'],
+    'source': 'records',
+    'root': '/r',
+    'val_split': 'imagenet2012:validation',
+  }
+  own = solvers.complete_config({**saved, 'data': data}, make_config(trained), 'run')
+  assert (own.data.source, own.data.root, own.data.val_split) == ('records', '/r', '')
+
+
 def test_an_alexnet_solves_no_puzzles(trained, tmp_path):
   weights = solvers.open_solver(make_config(trained)).started['pretrained']
   trunk = surgery.to_alexnet(weights, num_classes=0)

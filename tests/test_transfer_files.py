@@ -380,4 +380,7 @@ def test_other_channels_than_alexnets_are_refused(tmp_path):
 def test_a_path_that_is_not_there_is_named(tmp_path):
   with pytest.raises(weights_lib.WeightsError, match='no such file or folder'):
     files.load_weights(tmp_path / 'nothing')
+  for address in ('gs://bucket/run', 's3://bucket/model.pth'):
+    with pytest.raises(weights_lib.WeightsError, match=f'{address} is an address'):
+      files.load_weights(address)
   assert set(checkpoints.COLLECTIONS) == {'params', 'ema'}

@@ -130,12 +130,13 @@ def _by_name(
   if len(wanted) < len(names):
     raise SourceError(f'two of the {len(names):,} images have one name, so {path} cannot tell them')
   known = frozenset(order)
+  rows = [(number, line, *_split_line(line)) for number, line in lines]
+  others = known | {label for *_, label in rows[1:]}
+  if _stem(rows[0][2]) not in wanted and rows[0][3] not in others:
+    del rows[0]  # the headings of a table
   found: dict[str, str] = {}
-  for number, line in lines:
-    name, label = _split_line(line)
+  for number, line, name, label in rows:
     stem = name if name in wanted else _stem(name)
-    if number == lines[0][0] and stem not in wanted:
-      continue  # the headings of a table
     where = f'{path}, line {number}: '
     if stem not in wanted:
       raise SourceError(f'{where}{name!r} is none of the {len(names):,} images')

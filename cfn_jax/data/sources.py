@@ -21,7 +21,7 @@ __all__ = [
   'open_sources',
 ]
 
-# Fields of `data` that not every kind reads: what they are when they say nothing, and the kinds that
+# Fields of `data` that not every kind reads: what they are when they say nothing, and which kinds
 # read them. Numbers have defaults that say something, so they are not here.
 _READERS: dict[str, tuple[Any, tuple[str, ...]]] = {
   'root': ('', ('folder', 'records', 'tfds', 'voc')),
