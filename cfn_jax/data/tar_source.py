@@ -147,7 +147,7 @@ def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tupl
   except tarfile.TarError as error:
     file.seek(0)
     kind = file_kinds.recognise(file.read(file_kinds.HEAD))
-    reason = f'it is {kind}' if kind else str(error)
+    reason = f'it is {kind} (a folder or a plain tar is needed)' if kind else str(error)
     raise SourceError(f'{where} is not a readable tar file: {reason}') from None
   file.seek(end)
   if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
