@@ -114,10 +114,12 @@ def test_files_beside_the_photographs_of_a_voc_folder_are_no_photographs(tmp_pat
   write(tmp_path, [f'JPEGImages/{stem}.jpg' for stem in stems])
   write(tmp_path, [f'JPEGImages/{stem}.{beside}' for stem in stems])
   write(tmp_path, [f'JPEGImages/._{stem}.jpg' for stem in stems])
+  stems.append('drawn')  # a photograph that is no JPEG, its label file first
+  write(tmp_path, ['JPEGImages/drawn.tiff', 'JPEGImages/drawn.csv'])
   (tmp_path / 'ImageSets/Main').mkdir(parents=True)
   (tmp_path / 'ImageSets/Main/all.txt').write_text('\n'.join(stems))
   train, _ = sources.open_sources(source='voc', root=str(tmp_path), split='all', val_fraction=0)
-  assert names_of(train) == [f'JPEGImages/{stem}.jpg' for stem in stems]
+  assert names_of(train) == [*(f'JPEGImages/{s}.jpg' for s in stems[:-1]), 'JPEGImages/drawn.tiff']
 
 
 @pytest.mark.parametrize(

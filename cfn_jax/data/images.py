@@ -26,7 +26,7 @@ from cfn_jax.data import file_kinds, orientation, wholeness
 
 # Larger pictures are refused before any memory is taken; above this Pillow warns of a bomb.
 MAX_PIXELS = 89_478_485
-# A JPEG that is halved while it is decoded may be larger: phones make 200 million pixels.
+# One that is halved while it is decoded holds a quarter of its pixels: phones make 200 million.
 MAX_HALVED_PIXELS = 3 * MAX_PIXELS
 # The longest side that a JPEG can have in libjpeg.
 MAX_JPEG_SIDE_PX = 65_500
@@ -269,11 +269,11 @@ def _grey_bytes(picture: ImageFile.ImageFile, background: tuple[int, int, int]) 
 
 
 def _check_size(width: int, height: int, factor: int = 1) -> None:
-  """Refuses what would have too many pixels, its sides being divided by `factor` in decoding."""
+  """Refuses too many pixels; `factor` divides the sides while they are decoded."""
   if width < 1 or height < 1:
     raise BadImage('', f'{width} x {height} px is no picture')
   limit = MAX_PIXELS if factor == 1 else MAX_HALVED_PIXELS
-  if width * height > limit or width * height > MAX_PIXELS * factor**2:
+  if width * height > limit:
     raise BadImage(
       '', f'{width} x {height} px is more than the limit of {limit:,} pixels{_SMALLER}'
     )
