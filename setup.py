@@ -45,6 +45,13 @@ setup(
     'torch': ['torch>=2.13,<2.14'],
     'svm': ['scikit-learn>=1.6,<1.10'],
     'demo': PHOTOGRAPHS,
+    # What `tfds build imagenet2012` imports; reading what it wrote needs none of them.
+    'tfds-build': [
+      'apache-beam>=2.77,<3',
+      'importlib_resources>=6,<8',
+      'mlcroissant>=1.1,<2',
+      'tensorflow>=2.21,<2.22',
+    ],
     'test': [
       *PHOTOGRAPHS,
       'hypothesis>=6.100,<7',

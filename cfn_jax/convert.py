@@ -50,8 +50,8 @@ def main(argv: list[str] | None = None) -> int:
   flags = make_parser().parse(argv)
   command.quiet_libraries()
   jax.config.update('jax_platforms', 'cpu')
-  out = pathlib.Path(flags.out).expanduser()
   with command.short_errors(weights_lib.WeightsError, OSError):
+    out = files.local_path(flags.out)
     if flags.checkpoint and not flags.to:
       raise weights_lib.WeightsError(f'--to is needed: one of {", ".join(export.FORMATS)}')
     check_numbers(flags)
@@ -98,7 +98,7 @@ def check_surgery(flags: argparse.Namespace) -> None:
 
 def check_source(flags: argparse.Namespace) -> None:
   """Raises WeightsError for flags that mean nothing to the source that there is."""
-  path = pathlib.Path(flags.checkpoint or flags.source).expanduser()
+  path = files.local_path(flags.checkpoint or flags.source)
   if not path.exists():
     return  # the reader says so
   file = files.find_file(path)

@@ -2,14 +2,15 @@
 
     python -m cfn_jax.prepare --source=DIR --out=DIR2 [--short-side=256 --quality=95 --shards=N]
 
-`--source` may be a folder or a tar file (a tar of tars too). Then train with
-`data.source = 'records'` and `data.root = DIR2`.
+`--source` may be a folder or a tar file (a tar of tars too). Images that lie in no class folders
+get their classes from `--labels`; see docs/data.md. Then train with `data.source = 'records'` and
+`data.root = DIR2`.
 """
 
 import sys
 
 from cfn_jax import arguments, terminal
-from cfn_jax.data import prepare
+from cfn_jax.data import listing, prepare
 from cfn_jax.data.record import SourceError
 
 # At the end this many of the files left out are printed; `index.json` has them all.
@@ -29,6 +30,12 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument(
     '--verify', action='store_true', help='check finished shards, make damaged ones again'
   )
+  parser.add_argument(
+    '--labels', default='', help='file of the classes: a number a line, or name and wnid'
+  )
+  parser.add_argument(
+    '--synsets', default='', help='what those numbers mean: meta.mat, or a wnid a line'
+  )
   flags = parser.parse(argv)
   try:
     index = prepare.prepare(
@@ -40,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
       num_workers=flags.workers,
       upsample=flags.upsample,
       verify=flags.verify,
+      labels=flags.labels,
+      synsets=flags.synsets,
     )
   except (prepare.PrepareError, SourceError) as error:
     return terminal.say_error(terminal.describe(error))
@@ -51,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
   size = sum(shard['bytes'] for shard in index['shards'])
   _say(
     f'{index["num_records"]:,} images, {size / 1e6:,.1f} MB, {len(index["shards"])} shards in '
-    f'{flags.out}; {index["num_skipped"]:,} files left out'
+    f'{flags.out}; {index["num_skipped"]:,} files left out{listing.Others(**index["others"])}'
   )
   return 0
 

@@ -12,7 +12,7 @@ import pytest
 import test_main
 from PIL import Image
 
-from cfn_jax.data import bad_images, images, loading, pipeline
+from cfn_jax.data import bad_images, images, loading, pipeline, sources
 
 UNGUARDED = """
 from cfn_jax.data import loading
@@ -140,12 +140,36 @@ def test_bad_images_are_skipped_and_listed_once(photographs, tmp_path):
   result = _run(photographs, tmp_path, '--config.data.on_bad_image=skip', '--config.num_steps=12')
   assert result.returncode == 0, result.stderr
   lines = (tmp_path / 'workdir' / 'bad_images.tsv').read_text().splitlines()
-  assert sorted(line.split('\t')[0] for line in lines) == ['07.jpg', '21.jpg']
+  named = [str(photographs / name) for name in ('07.jpg', '21.jpg')]
+  assert sorted(line.split('\t')[0] for line in lines) == named
   assert 'cut short' in ''.join(lines)
   rows = test_main.read_rows(tmp_path / 'workdir')
   counted = {row['val_count'] for row in rows if 'val_count' in row}
   held_out = [name for name in ('07.jpg', '21.jpg') if name in result.stderr]
   assert len(counted) == 1 and held_out
+
+
+def test_bad_images_of_one_name_in_two_folders_are_told_apart(tmp_path, caplog):
+  readers = []
+  for folder in ('train', 'val'):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / '1.jpg').write_bytes(b'no image')
+  for source in sources.open_sources(
+    source='folder', root=str(tmp_path / 'train'), val_root=str(tmp_path / 'val')
+  ):
+    readers.append(pipeline.Reader(source, 0))
+    with pytest.raises(images.BadImage) as caught:
+      readers[-1].evaluate(0)
+    assert str(caught.value).startswith(f'{source.root}/1.jpg: it is damaged')
+  for reader in readers:
+    listing = bad_images.BadImages(reader)
+    listing.open(tmp_path)
+    listing(0)
+  lines = (tmp_path / 'bad_images.tsv').read_text().splitlines()
+  assert [line.split('\t')[0] for line in lines] == [
+    str(tmp_path / folder / '1.jpg') for folder in ('train', 'val')
+  ]
+  assert caplog.text.count('1 so far of its set') == 2
 
 
 def test_a_name_of_any_bytes_is_listed_once_in_one_line(tmp_path):

@@ -3,6 +3,8 @@
 import io
 import itertools
 import os
+import pickle
+import re
 import subprocess
 import sys
 import time
@@ -359,6 +361,15 @@ def test_bad_images_are_not_counted_by_an_evaluation():
   counted = np.concatenate([batch['record'][batch['mask'] == 1] for batch in batches])
   assert counted.tolist() == [0, 1, 2, 4, 5, 6, 7, 9]
   assert reported == [3, 8]
+
+
+def test_where_every_image_is_bad_the_first_reason_is_told():
+  source = Numbered(broken=range(10))
+  with pytest.raises(record.SourceError) as caught:
+    list(training(source=source, on_bad_image='skip'))
+  told = str(caught.value)
+  assert re.search(r'folder/image \d: .*; and so are 100 records drawn in its place', told)
+  assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args  # out of a process
 
 
 # Processes.

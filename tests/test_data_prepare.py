@@ -592,7 +592,7 @@ def test_tars_that_are_cut_compressed_or_none_are_explained(tmp_path):
     (whole[: end // 2], 'cut short'),
     (whole[:end], 'cut short'),
     (make_tar({'inner.tar': whole[: end // 2]}), r'inner\.tar is cut short'),
-    (b'\x1f\x8b\x08' + bytes(600), 'is compressed'),
+    (b'\x1f\x8b\x08' + bytes(600), 'is gzip-compressed data; decompress it first'),
     (b'no tar at all' * 100, 'not a readable tar file'),
     (make_tar({'a.txt': b'x'}), 'no images in'),
   ]

@@ -198,6 +198,9 @@ def test_what_solves_no_puzzles_is_refused(trained, tmp_path):
     ({'features.part_images': 12}, 'a multiple of eval_batch_size = 8'),
     ({'probe.standardize': 'all'}, 'is unknown'),
     ({'data.source': 'folder', 'data.root': str(tmp_path / 'no')}, 'no'),
+    ({'data.root': '/photos'}, r"data\.root = '/photos': with data\.source = ''"),
+    ({'data.val_split': 'val'}, r"data\.val_split = 'val': with data\.source = ''"),
+    ({'data.source': 'folder', 'data.split': 'train'}, r"data\.split = 'train': not read with"),
   ):
     other = config.copy_and_resolve_references()
     other.update_from_flattened_dict(fields)
@@ -219,6 +222,19 @@ def test_a_permutation_set_that_is_not_the_networks_is_refused(trained):
       solvers.find_permutations(other, 'run')
   with pytest.raises(weights_lib.WeightsError, match='config of its training is not there'):
     solvers.complete_config({}, make_config(trained), 'run')
+
+
+def test_what_the_training_did_not_read_is_no_error_of_solve(trained):
+  weights = solvers.open_solver(make_config(trained)).started['pretrained']
+  saved = weights.origin['config']
+  data = {
+    **saved['data'],
+    'source': 'records',
+    'root': '/r',
+    'val_split': 'imagenet2012:validation',
+  }
+  own = solvers.complete_config({**saved, 'data': data}, make_config(trained), 'run')
+  assert (own.data.source, own.data.root, own.data.val_split) == ('records', '/r', '')
 
 
 def test_an_alexnet_solves_no_puzzles(trained, tmp_path):

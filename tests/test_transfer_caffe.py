@@ -396,6 +396,56 @@ def test_a_network_without_groups_with_padding_norms_and_a_head_over_two_images(
     assert cases.difference(theirs[stage], stages[stage]) < cases.TOLERANCE, stage
 
 
+def _siamese(weights, *, changed=''):
+  """Encodes a CFN as its authors do: nine columns `conv1_s1` .. `fc6_s9`, then fc7 and fc8."""
+  arrays = layouts.to_foreign(weights)
+  pieces = [wire.encode_bytes(1, 'CaffeNet')]
+  for column in range(1, 10):
+    end = f'_s{column}'
+    ours = {
+      f'{layer}{end}.{kind}': arrays[f'{layer}.{kind}'] + (f'{layer}{end}' == changed)
+      for layer in (*weights_lib.CONVOLUTIONS, 'fc6')
+      for kind in ('weight', 'bias')
+    }
+    blob = f'data_{column}'
+    for index, name in enumerate(weights_lib.CONVOLUTIONS):
+      pad, group = weights_lib.PADDINGS[index], weights.groups[index]
+      stride = 1 if index else weights.stride
+      layer = name + end
+      pieces.append(_convolution(layer, ours, index, blob, stride=stride, pad=pad, group=group))
+      pieces.append(_layer(f'relu{index + 1}{end}', 'ReLU', layer, layer))
+      blob = layer
+      if index in (0, 1, 4):
+        pool = wire.encode_number(2, 3) + wire.encode_number(3, 2)
+        top = f'pool{index + 1}{end}'
+        pieces.append(_layer(top, 'Pooling', blob, top, (), wire.encode_bytes(121, pool)))
+        blob = top
+      if index < 2:
+        top = f'norm{index + 1}{end}'
+        pieces.append(_layer(top, 'LRN', blob, top, (), _lrn()))
+        blob = top
+    pieces += [
+      _dense(f'fc6{end}', ours, blob),
+      _layer(f'relu6{end}', 'ReLU', 'fc6' + end, 'fc6' + end),
+    ]
+  pieces += [_dense('fc7', arrays, 'concat'), _dense('fc8', arrays, 'fc7')]
+  return b''.join(pieces)
+
+
+def test_the_siamese_network_of_the_authors_is_read_whole(tmp_path):
+  weights = cases.draw(kind='cfn', side=3, stride=2, width=0.1)
+  path = tmp_path / 'cfn.caffemodel'
+  path.write_bytes(_siamese(weights))
+  found = files.load_weights(path)
+  cases.assert_same_arrays(found, weights)
+  assert (found.kind, found.order, found.stride) == ('cfn', 'caffenet', 2)
+  assert not found.origin.get('notes') or 'not read' not in ' '.join(found.origin['notes'])
+  for changed in ('conv4_s7', 'fc6_s2'):
+    path.write_bytes(_siamese(weights, changed=changed))
+    with pytest.raises(weights_lib.WeightsError, match=f'_s1 and {changed} differ: copies'):
+      files.load_weights(path)
+
+
 def _first_two(settings=b'', between=('Pooling', 'LRN'), activation='ReLU', stride=4, pad=2):
   """Encodes conv1 and conv2 of a network, with what lies between them."""
   arrays = layouts.to_foreign(cases.draw(kind='trunk'))

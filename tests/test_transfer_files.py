@@ -290,7 +290,11 @@ def _zip(path, members):
     ('a.caffemodel', b'version https://git-lfs.github.com/spec/v1', 'Git LFS pointer'),
     ('a.safetensors', (9**9).to_bytes(8, 'little') + b'{' + bytes(60), 'unknown bytes'),
     ('a.safetensors', (40).to_bytes(8, 'little') + b'{' + bytes(60), 'damaged'),
-    ('a.onnx', b'\x08\x07' + bytes(60), 'must end in one of .npz, .safetensors, .pth, .caffe'),
+    (
+      'a.onnx',
+      b'\x08\x07' + bytes(60),
+      'holds no weights but unknown bytes; .npz, .safetensors, .pth, .caffe',
+    ),
   ],
 )
 def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, content, words):
@@ -387,4 +391,7 @@ def test_other_channels_than_alexnets_are_refused(tmp_path):
 def test_a_path_that_is_not_there_is_named(tmp_path):
   with pytest.raises(weights_lib.WeightsError, match='no such file or folder'):
     files.load_weights(tmp_path / 'nothing')
+  for address in ('gs://bucket/run', 's3://bucket/model.pth'):
+    with pytest.raises(weights_lib.WeightsError, match=f'{address} is an address'):
+      files.load_weights(address)
   assert set(checkpoints.COLLECTIONS) == {'params', 'ema'}

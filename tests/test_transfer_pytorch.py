@@ -8,6 +8,7 @@ import pickle
 import cv2
 import numpy as np
 import pytest
+import safetensors.torch
 import transfer_cases as cases
 
 from cfn_jax.transfer import export, files, layouts, pytorch, surgery
@@ -197,6 +198,74 @@ def test_prefixes_and_wrappers_are_looked_through(torch, tmp_path):
   told = files.load_weights(path, assumed=asked)
   assert (told.order, told.stride) == ('alexnet', 2)
   assert told.input == weights_lib.RECORDS['caffe']
+
+
+# The names of the port of the paper's code, by the block that holds a layer.
+_BLOCKS = {'fc6': 'fc6.fc6_s1', 'fc7': 'fc7.fc7', 'fc8': 'classifier.fc8'}
+
+
+def _ported(weights, copies=(1,)):
+  """Gives a CFN's arrays under the port's keys, with copies that share their weights."""
+  named = {}
+  for key, array in layouts.to_foreign(weights).items():
+    layer, kind = key.split('.')
+    block = _BLOCKS.get(layer, f'conv.{layer}_s1')
+    for copy in copies if block.endswith('_s1') else (1,):
+      named[f'{block.replace("_s1", f"_s{copy}")}.{kind}'] = array
+  return named
+
+
+@pytest.mark.parametrize('copies', [(1,), (2, 1, 9)])
+def test_a_cfn_of_the_port_is_read_whole(torch, tmp_path, copies):
+  weights = cases.draw(kind='cfn', side=3, stride=2)
+  path = tmp_path / 'checkpoint.pth.tar'
+  tensors = {n: torch.from_numpy(a.copy()) for n, a in _ported(weights, copies).items()}
+  torch.save({'epoch': 3, 'state_dict': tensors}, path)
+  loaded = files.load_weights(path)
+  cases.assert_same_arrays(loaded, weights)
+  assert (loaded.kind, loaded.order, loaded.stride) == ('cfn', 'caffenet', 2)
+  assert not any('not read' in note for note in loaded.origin['notes'])
+
+
+def test_copies_that_do_not_share_their_weights_are_refused():
+  named = _ported(cases.draw(kind='cfn', side=3), (1, 2))
+  named['conv.conv3_s2.bias'] = named['conv.conv3_s2.bias'] + 1
+  with pytest.raises(weights_lib.WeightsError, match=r'conv3_s1\.bias and .*conv3_s2\.bias differ'):
+    pytorch.from_state_dict(named)
+
+
+def test_a_file_whose_convolutions_are_not_found_is_refused(torch, tmp_path):
+  """Fully connected layers alone must not pass as weights: not by convert, not as a start."""
+  arrays = layouts.to_foreign(cases.draw(kind='cfn', side=3))
+  tensors = {
+    (name if name.startswith(('fc7', 'fc8')) else f'net.block_{name}'): torch.from_numpy(a.copy())
+    for name, a in arrays.items()
+  }
+  path = tmp_path / 'odd.pth'
+  torch.save(tensors, path)
+  with pytest.raises(
+    weights_lib.WeightsError, match=r'none of conv1 .. conv5 .* only fc7, fc8'
+  ) as e:
+    files.load_weights(path)
+  assert 'not read: net.block_conv1.bias, ' in str(e.value) and '\n' not in str(e.value)
+
+
+def test_the_content_decides_where_the_name_says_nothing(torch, tmp_path):
+  weights = cases.draw(kind='trunk', width=0.1)
+  for name in ('checkpoint.pth.tar', 'last.ckpt', 'pytorch_model.bin', 'weights'):
+    pytorch.save_state_dict(layouts.to_foreign(weights), tmp_path / name)
+    cases.assert_same_arrays(files.load_weights(tmp_path / name), weights)
+
+
+def test_bfloat16_is_read_from_both_formats_alike(torch, tmp_path):
+  tensors = {
+    name: torch.from_numpy(array.copy()).to(torch.bfloat16)
+    for name, array in layouts.to_foreign(cases.draw(kind='trunk', width=0.1)).items()
+  }
+  torch.save(tensors, tmp_path / 'a.pth')
+  safetensors.torch.save_file(tensors, tmp_path / 'a.safetensors')
+  found = [files.load_weights(tmp_path / name) for name in ('a.pth', 'a.safetensors')]
+  cases.assert_same_arrays(*found)
 
 
 class _Code:

@@ -206,8 +206,8 @@ def test_a_mutated_listing_is_used_or_made_again(prepared, tmp_path):
   images.mkdir()
   for number in range(5):
     (images / f'{number}.jpg').write_bytes(b'x')
-  names, folders = listing.scan_images(images)  # written as once the folder has rested
-  listing._write_cache(listing._cache_path(images, str(cache)), images, names, folders)
+  listed = listing.scan_images(images)  # written as once the folder has rested
+  listing._write_cache(listing._cache_path(images, str(cache)), images, listed)
   (path,) = cache.iterdir()
   content = path.read_bytes()
   counts = {True: 0, False: 0}
@@ -217,7 +217,7 @@ def test_a_mutated_listing_is_used_or_made_again(prepared, tmp_path):
   def check(changes):
     path.write_bytes(mutate(content, changes))
     found = listing.list_images(images, cache_dir=str(cache))
-    counts[list(found) == list(names)] += 1
+    counts[list(found.names) == list(listed.names)] += 1
 
   check()
   assert counts[True] > 300  # mostly the folder is listed again

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cfn_jax.data import folder, listing
-from cfn_jax.data.record import Record, SourceError, check_index
+from cfn_jax.data.record import Record, SourceError, check_index, local_path
 
 FORMAT = 'cfn_jax records'
 VERSION = 1
@@ -127,13 +127,23 @@ class Index:
   checksum: str
 
   def source(self, chosen: np.ndarray, class_names: tuple[str, ...]) -> RecordsSource:
-    """The records where `chosen`, bool [number of records]; without classes, labels are -1."""
+    """The records where `chosen`, bool [number of records], numbered by `class_names`.
+
+    Where these are not all of the records' own classes, labels are -1.
+    """
+    labels = np.full_like(self.labels, -1)
+    if self.class_names and set(self.class_names) <= set(class_names):
+      places = {name: place for place, name in enumerate(class_names)}
+      numbers = np.array([places[name] for name in self.class_names], np.int32)
+      labels = np.where(self.labels < 0, -1, numbers[self.labels])
+    else:
+      class_names = ()
     return RecordsSource(
       self.root,
       self.names,
       positions=np.flatnonzero(chosen),
       shard_starts=self.shard_starts,
-      labels=self.labels if class_names else np.full_like(self.labels, -1),
+      labels=labels,
       class_names=class_names,
       checksum=self.checksum,
     )
@@ -144,18 +154,16 @@ def open_records(
 ) -> tuple[RecordsSource, RecordsSource]:
   """Opens a prepared folder, with validation from a second one or a split by a hash of the names.
 
-  A validation folder whose classes are others than the training folder's gets no labels.
+  A validation folder whose classes are not among the training folder's gets no labels.
 
   Raises:
     SourceError: the folder was not written by prepare, not finished, or a shard is damaged.
   """
   index = load_index(root)
   if val_root:
-    val_index = load_index(pathlib.Path(val_root).expanduser())
-    # Labels are stored as numbers, so the two folders must number the same classes.
-    shared = index.class_names if val_index.class_names == index.class_names else ()
+    val_index = load_index(local_path(val_root))
     train = index.source(np.ones(len(index.names), bool), index.class_names)
-    return train, val_index.source(np.ones(len(val_index.names), bool), shared)
+    return train, val_index.source(np.ones(len(val_index.names), bool), index.class_names)
   held_out = folder.hash_split(index.names, val_fraction)
   if held_out.all():
     raise SourceError(
@@ -195,6 +203,12 @@ def load_index(root: pathlib.Path) -> Index:
       raise SourceError(
         f'shard {number} ({root / stem}.array_record) is cut short or changed: it has {size:,} '
         f'bytes, its index says {shard["bytes"]:,}. {_MEND}'
+      )
+    low, high = shard_labels.min(initial=-1), shard_labels.max(initial=-1)
+    if low < -1 or high >= len(stated['class_names']):
+      raise SourceError(
+        f'the index of shard {number} of {root} is damaged: it has labels {low} to {high} of '
+        f'{len(stated["class_names"])} classes. {_MEND}'
       )
     if counts != (shard['records'], shard['records']):
       raise SourceError(f'the index of shard {number} of {root} belongs to another run. {_MEND}')

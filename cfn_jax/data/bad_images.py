@@ -39,11 +39,11 @@ class BadImages:
       name, reason = self._reader.decode(index)[0].name, 'it decodes now'
     except images.BadImage as error:
       name, reason = error.name, error.reason
-    name, reason = _escape(name), _escape(reason)
+    name, reason = _escape(self._reader.locate(name)), _escape(reason)
     if name in self._listed:
       return
     self._listed.add(name)
-    logging.warning('%s: %s (skipped; %d so far)', name, reason, len(self._listed))
+    logging.warning('%s: %s (skipped; %d so far of its set)', name, reason, len(self._seen))
     if self._path is not None:
       with self._path.open('a', encoding='ascii') as file:
         file.write(f'{name}\t{reason}\n')

@@ -7,13 +7,18 @@ by a hash of the relative path: adding a file moves no other file between the sp
 
 import errno
 import hashlib
+import logging
 import os
 import pathlib
+import re
 
 import numpy as np
 
 from cfn_jax.data import images, listing
-from cfn_jax.data.record import Record, SourceError, check_index
+from cfn_jax.data.record import Record, SourceError, check_index, local_path
+
+_log = logging.getLogger(__name__)
+_SPLITS = r'(img_)?(train(ing)?|val(id(ation)?)?|test(ing)?|dev)([-_ ]?(set|images|data))?'
 
 # Errors that say something about the file. Others (too many open files, a disk that is not
 # answering) may be gone the next time, and then the same record would give another image.
@@ -33,12 +38,15 @@ class FileSource:
     labels: np.ndarray,
     class_names: tuple[str, ...] = (),
     description: str,
+    others: listing.Others = listing.Others(),  # noqa: B008  (immutable)
   ) -> None:
+    self.left_out: list[dict[str, str]] = []  # nothing that may be an image
+    self.others = others
     self.root = str(root.absolute())
     self.names = names
     self.labels = labels  # int32 [number of images]
     self.class_names = class_names
-    self.description = description
+    self.description = f'{description}{others}'
     digest = hashlib.sha256(names.blob)
     digest.update(labels.tobytes() + '\0'.join(class_names).encode('utf8', 'surrogateescape'))
     self.fingerprint = digest.hexdigest()[:32]
@@ -96,8 +104,9 @@ def open_folder(
     SourceError: a folder is missing, empty, unreadable or without images; or no image is left over
       for training.
   """
-  names = listing.list_images(root, cache_dir=cache_dir, refresh=refresh)
+  names, _, others = listing.list_images(root, cache_dir=cache_dir, refresh=refresh)
   classes = class_folders(names)
+  warn_of_splits(root, classes)
   if not val_root:
     held_out = hash_split(names, val_fraction)
     if held_out.all():
@@ -106,12 +115,16 @@ def open_folder(
         f'{val_fraction}); set data.val_root to another folder, or data.val_fraction to 0'
       )
     train, val = names.where(~held_out), names.where(held_out)
-    return labelled(root, train, classes), labelled(root, val, classes)
-  val_folder = pathlib.Path(val_root).expanduser()
-  val_names = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
+    return labelled(root, train, classes, others), labelled(root, val, classes)
+  val_folder = local_path(val_root)
+  val_names, _, val_others = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
   val_classes = class_folders(val_names)
   shared = classes if val_classes and set(val_classes) <= set(classes) else ()
-  return labelled(root, names, classes), labelled(val_folder, val_names, shared)
+  warn_of_splits(val_folder, val_classes)
+  return (
+    labelled(root, names, classes, others),
+    labelled(val_folder, val_names, shared, val_others),
+  )
 
 
 def class_folders(names: listing.Names) -> tuple[str, ...]:
@@ -131,6 +144,17 @@ def class_folders(names: listing.Names) -> tuple[str, ...]:
   return tuple(sorted(map(os.fsdecode, folders)))
 
 
+def warn_of_splits(root: pathlib.Path, classes: tuple[str, ...]) -> None:
+  """Warns where the folders of a data set's splits are taken for its classes."""
+  if classes and all(re.fullmatch(_SPLITS, name.lower()) for name in classes):
+    _log.warning(
+      'the folders of %s are %s: they count as its classes, and images of all are trained on; if '
+      'they are splits, name one as data.root and another as data.val_root',
+      root,
+      ', '.join(classes),
+    )
+
+
 def hash_split(names: listing.Names, val_fraction: float) -> np.ndarray:
   """Says for each name whether it is held out, bool [number of names], by its own hash alone."""
   if not 0 <= val_fraction < 1:
@@ -141,11 +165,19 @@ def hash_split(names: listing.Names, val_fraction: float) -> np.ndarray:
   return np.fromiter((digest < bound for digest in hashes), bool, len(names))
 
 
-def labelled(root: pathlib.Path, names: listing.Names, classes: tuple[str, ...]) -> FileSource:
+def labelled(
+  root: pathlib.Path,
+  names: listing.Names,
+  classes: tuple[str, ...],
+  others: listing.Others = listing.Others(),  # noqa: B008  (immutable)
+) -> FileSource:
+  """Makes a source whose labels are the first-level folders, or -1 without `classes`."""
   labels = np.full(len(names), -1, np.int32)
   if classes:
     index = {os.fsencode(name): i for i, name in enumerate(classes)}
     labels[:] = [index[name.partition(b'/')[0]] for name in names.encoded()]
   of_classes = f' in {len(classes):,} folders' if classes else ''
   description = f'folder {root}: {len(names):,} images{of_classes}'
-  return FileSource(root, names, labels=labels, class_names=classes, description=description)
+  return FileSource(
+    root, names, labels=labels, class_names=classes, description=description, others=others
+  )

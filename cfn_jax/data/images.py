@@ -11,13 +11,8 @@ JPEGs take a fast strict path (simplejpeg, which stops at the first warning of l
 that refuses for a harmless reason takes a tolerant one: the header is cleaned and decoded strictly
 again; CMYK, and stray bytes before the end marker, go through Pillow. Both paths end in
 libjpeg-turbo with its accurate transform and smooth upsampling: the largest difference between
-them is 0 levels (a test holds it). Images per CPU-second of one core, quality 85, 95 and 85:
-
-    codec                    128 px    256 px    500 x 375 px
-    simplejpeg               6,700     1,480     840     (used)
-    simplejpeg, fast DCT     8,600     1,730     750     (up to 21 levels off)
-    OpenCV                   6,900     1,490     770     (decodes cut files without an error)
-    Pillow                   2,500     1,140     390     (used for the rest)
+them is 0 levels (a test holds it). docs/data.md has the
+speeds from which the codecs were chosen.
 """
 
 import io
@@ -27,24 +22,19 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageFile
 
-from cfn_jax.data import orientation, wholeness
+from cfn_jax.data import file_kinds, orientation, wholeness
 
 # Larger pictures are refused before any memory is taken; above this Pillow warns of a bomb.
 MAX_PIXELS = 89_478_485
+# One that is halved while it is decoded holds a quarter of its pixels: phones make 200 million.
+MAX_HALVED_PIXELS = 3 * MAX_PIXELS
 # The longest side that a JPEG can have in libjpeg.
 MAX_JPEG_SIDE_PX = 65_500
 
 _READ = 'a JPEG, PNG, WebP, GIF, BMP or TIFF image'
+_SMALLER = '; make it smaller first'
 _OPENERS = ('PNG', 'WEBP', 'GIF', 'BMP', 'TIFF')
 _JPEG_NO_PAYLOAD = frozenset([0x01, *range(0xD0, 0xDA)])
-_FOREIGN = (
-  (b'\x1f\x8b', 'gzip-compressed data'),
-  (b'PK\x03\x04', 'a ZIP archive'),
-  (b'%PDF', 'a PDF document'),
-  (b'8BPS', 'a Photoshop document'),
-  (b'\x00\x00\x00\x0cjP  ', 'a JPEG 2000 image'),
-  (b'\xff\x4f\xff\x51', 'a JPEG 2000 image'),
-)
 
 
 class BadImage(ValueError):  # noqa: N818
@@ -86,7 +76,7 @@ def decode_image(
   except MemoryError:
     raise
   except Exception as error:  # on damaged data Pillow's plugins raise anything
-    raise BadImage(name, _one_line(error)) from error
+    raise BadImage(name, f'it is damaged ({_one_line(error)})') from error
 
 
 def resize_short_side(
@@ -150,11 +140,12 @@ def _decode_jpeg(data: bytes, min_side_px: int) -> np.ndarray:
 
 def _decode_jpeg_strictly(data: bytes, min_side_px: int) -> np.ndarray:
   height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-  _check_size(width, height)
+  factor = _halving(width, height, min_side_px)
+  _check_size(width, height, factor)
   if colorspace in ('CMYK', 'YCCK'):
+    _check_size(width, height)
     simplejpeg.decode_jpeg(data, 'CMYK')  # strict about damage; libjpeg does not turn CMYK into RGB
     return _decode_jpeg_with_pillow(data, min_side_px)
-  factor = _halving(width, height, min_side_px)
   if factor == 1:
     return simplejpeg.decode_jpeg(data)
   return simplejpeg.decode_jpeg(
@@ -163,9 +154,9 @@ def _decode_jpeg_strictly(data: bytes, min_side_px: int) -> np.ndarray:
 
 
 def _decode_jpeg_with_pillow(data: bytes, min_side_px: int) -> np.ndarray:
+  height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+  _check_size(width, height)  # before Pillow, which has a limit of its own
   with Image.open(io.BytesIO(data), formats=('JPEG',)) as picture:
-    width, height = picture.size
-    _check_size(width, height)
     factor = _halving(width, height, min_side_px)
     if factor > 1:
       picture.draft(picture.mode, (width // factor, height // factor))
@@ -220,6 +211,8 @@ def _decode_with_pillow(data: bytes, background: tuple[int, int, int]) -> np.nda
     picture = Image.open(io.BytesIO(data), formats=_OPENERS)
   except Image.UnidentifiedImageError:
     raise BadImage('', f'it is damaged, or not {_READ}') from None
+  except Image.DecompressionBombError:
+    raise BadImage('', f'it has more than the limit of {MAX_PIXELS:,} pixels{_SMALLER}') from None
   with picture:
     _check_size(*picture.size)
     fault = wholeness.fault(data, picture.format or '')
@@ -275,24 +268,26 @@ def _grey_bytes(picture: ImageFile.ImageFile, background: tuple[int, int, int]) 
   return grey
 
 
-def _check_size(width: int, height: int) -> None:
-  if width * height > MAX_PIXELS:
-    raise BadImage('', f'{width} x {height} px is more than the limit of {MAX_PIXELS:,} pixels')
+def _check_size(width: int, height: int, factor: int = 1) -> None:
+  """Refuses too many pixels; `factor` divides the sides while they are decoded."""
   if width < 1 or height < 1:
     raise BadImage('', f'{width} x {height} px is no picture')
+  limit = MAX_PIXELS if factor == 1 else MAX_HALVED_PIXELS
+  if width * height > limit:
+    raise BadImage(
+      '', f'{width} x {height} px is more than the limit of {limit:,} pixels{_SMALLER}'
+    )
 
 
 def _check_format(data: bytes) -> None:
-  """Names what is plainly something else."""
+  """Names what is plainly something else, and a WebP that is shorter than it says."""
   if not data:
     raise BadImage('', 'the file is empty')
-  for magic, what in _FOREIGN:
-    if data.startswith(magic):
-      raise BadImage('', f'it is {what}, not {_READ}')
-  if data[4:8] == b'ftyp':
-    raise BadImage('', 'it is a HEIC, AVIF or video file; convert it to JPEG')
-  if data.lstrip()[:1] == b'<':
-    raise BadImage('', 'it is an HTML, XML or SVG text, not an image')
+  kind, _, remedy = file_kinds.recognise(data[: file_kinds.HEAD]).partition('; ')
+  if kind and kind not in file_kinds.DECODED:
+    raise BadImage('', f'it is {kind}, not {_READ}' + (f'; {remedy}' if remedy else ''))
+  if kind == 'a WebP image' and len(data) < 8 + int.from_bytes(data[4:8], 'little'):
+    raise BadImage('', 'the WebP is cut short (it ends before the length that it states)')
 
 
 def _one_line(error: Exception) -> str:

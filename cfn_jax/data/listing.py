@@ -17,17 +17,49 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from cfn_jax.data.record import SourceError
+from cfn_jax.data.record import SourceError, local_path
 
-SUFFIXES = ('.jpg', '.jpeg', '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
-_VERSION = 1
+JPEG_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif')
+SUFFIXES = (*JPEG_SUFFIXES, '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
+# Folders of file managers, network disks and file systems: thumbnails, deleted files, fragments.
+_PASSED_OVER = frozenset(
+  (
+    '__macosx',
+    '@eadir',
+    '@recycle',
+    '#recycle',
+    '$recycle.bin',
+    'system volume information',
+    'lost+found',
+  )
+)
+_VERSION = 2
 # A folder that changed this shortly before it was listed may change again in the same clock tick.
 _SETTLED_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
+
+
+def is_image(name: str) -> bool:
+  """Whether a file's name is that of an image.
+
+  >>> is_image('d/1.JPEG'), is_image('1.jfif'), is_image('1.jpg.txt')
+  (True, True, False)
+  """
+  return name.lower().endswith(SUFFIXES)
+
+
+def is_passed_over(name: str) -> bool:
+  """Whether a part of a path is hidden (resource forks too) or a folder of the system.
+
+  >>> is_passed_over('d/._1.jpg'), is_passed_over('@eaDir/1.jpg/t.jpg'), is_passed_over('d/1.jpg')
+  (True, True, False)
+  """
+  return any(part.startswith('.') or part.lower() in _PASSED_OVER for part in name.split('/'))
 
 
 class Names:
@@ -69,30 +101,52 @@ class Names:
     return f'Names({len(self)})'
 
 
-def list_images(root: pathlib.Path, *, cache_dir: str = '', refresh: bool = False) -> Names:
-  """Lists the images under `root` as sorted relative paths, from the cache where that still holds.
+class Others(NamedTuple):
+  """Files that were passed over because their names are not those of images."""
+
+  number: int = 0
+  example: str = ''
+
+  def __str__(self) -> str:
+    """Says so, as the end of a description; '' where there are none."""
+    files = 'file' if self.number == 1 else 'files'
+    told = f'; {self.number:,} other {files} passed over (such as {self.example})'
+    return told if self.number else ''
+
+
+class Listing(NamedTuple):
+  """What a folder holds: sorted relative paths, the modification time of each folder in ns."""
+
+  names: Names
+  folders: dict[str, int]
+  others: Others
+
+
+def list_images(root: pathlib.Path, *, cache_dir: str = '', refresh: bool = False) -> Listing:
+  """Lists the images under `root`, from the cache where that still holds.
 
   Raises:
     SourceError: `root` is missing, not a folder, unreadable, or holds no image.
   """
   root = pathlib.Path(os.path.abspath(root))  # noqa: PTH100  (resolve() would follow links)
   cache = _cache_path(root, cache_dir)
-  names = None if refresh else _read_cache(cache, root)
-  if names is None:
+  found = None if refresh or cache is None else _read_cache(cache, root)
+  if found is None:
     started = time.time()
-    names, folders = scan_images(root)
-    if all(mtime < (started - _SETTLED_SECONDS) * 1e9 for mtime in folders.values()):
-      _write_cache(cache, root, names, folders)
-  return names
+    found = scan_images(root)
+    settled = (started - _SETTLED_SECONDS) * 1e9
+    if cache is not None and all(mtime < settled for mtime in found.folders.values()):
+      _write_cache(cache, root, found)
+  return found
 
 
-def scan_images(root: pathlib.Path) -> tuple[Names, dict[str, int]]:
-  """Lists as `list_images` does, without the cache; also gives each folder's modification time."""
+def scan_images(root: pathlib.Path) -> Listing:
+  """Lists as `list_images` does, without the cache."""
   _check_folder(root)
   found, folders, others = _walk(root)
   if not found:
     raise SourceError(_no_images(root, others))
-  return Names.of(sorted(found)), folders
+  return Listing(Names.of(sorted(found)), folders, Others(len(others), min(others, default='')))
 
 
 def _check_folder(root: pathlib.Path) -> None:
@@ -106,9 +160,17 @@ def _check_folder(root: pathlib.Path) -> None:
 def _no_images(root: pathlib.Path, others: list[str]) -> str:
   if not others:
     return f'the folder {root} is empty; it should hold images ({" ".join(SUFFIXES)})'
+  if any(name.endswith('.array_record') for name in others):
+    return (
+      f'{root} holds records, not image files: open what cfn_jax.prepare wrote with '
+      "data.source = 'records', the data folder of TFDS with 'tfds'"
+    )
+  hint = ''
+  if any(name.lower().endswith('.tar') for name in others):
+    hint = '; python -m cfn_jax.prepare --source=TAR reads a tar file, tars inside it too'
   return (
-    f'no images in {root}: none of its {len(others):,} files (such as {others[0]}) ends in '
-    f'{" ".join(SUFFIXES)}'
+    f'no images in {root}: none of its {len(others):,} files (such as {min(others)}) ends in '
+    f'{" ".join(SUFFIXES)}{hint}'
   )
 
 
@@ -139,11 +201,11 @@ def _walk(root: pathlib.Path) -> tuple[list[str], dict[str, int], list[str]]:
       with os.scandir(root / folder) as entries:
         for entry in entries:
           name = f'{folder}/{entry.name}' if folder else entry.name
-          if entry.name.startswith('.') or entry.name == '__MACOSX':
+          if is_passed_over(entry.name):
             continue
           if _is_folder(entry):
             (links if entry.is_symlink() else pending).append(name)
-          elif not entry.name.lower().endswith(SUFFIXES):
+          elif not is_image(entry.name):
             others.append(name)
           elif entry.is_symlink() or entry.is_file():  # a dead link is a bad image, not no image
             found.append(name)
@@ -158,54 +220,64 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir()
   except OSError as error:
     nowhere = error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
-    if nowhere or (error.errno == errno.EACCES and entry.name.lower().endswith(SUFFIXES)):
+    if nowhere or (error.errno == errno.EACCES and is_image(entry.name)):
       return False
     raise
 
 
-def _cache_path(root: pathlib.Path, cache_dir: str) -> pathlib.Path:
-  base = pathlib.Path(cache_dir).expanduser() if cache_dir else default_cache_dir()
-  return base / f'{hashlib.sha256(os.fsencode(root)).hexdigest()[:24]}.listing'
+def _cache_path(root: pathlib.Path, cache_dir: str) -> pathlib.Path | None:
+  """The file of a folder's listing; None where there is no cache folder."""
+  base = local_path(cache_dir) if cache_dir else default_cache_dir()
+  return base and base / f'{hashlib.sha256(os.fsencode(root)).hexdigest()[:24]}.listing'
 
 
-def default_cache_dir() -> pathlib.Path:
-  """The user's cache folder: `$XDG_CACHE_HOME/cfn_jax/listings`, or under `~/.cache`."""
-  base = os.environ.get('XDG_CACHE_HOME', '')
-  return (pathlib.Path(base) if base else pathlib.Path.home() / '.cache') / 'cfn_jax' / 'listings'
+def default_cache_dir() -> pathlib.Path | None:
+  """The user's cache folder: `$XDG_CACHE_HOME/cfn_jax/listings`, or under `~/.cache`.
+
+  None for a user without a home folder, as in some containers.
+  """
+  base = os.environ.get('XDG_CACHE_HOME', '') or os.path.expanduser('~/.cache')  # noqa: PTH111
+  return pathlib.Path(base, 'cfn_jax', 'listings') if os.path.isabs(base) else None  # noqa: PTH117
 
 
-def _read_cache(cache: pathlib.Path, root: pathlib.Path) -> Names | None:
-  """The cached names, or None where there are none or a folder has changed."""
+def _read_cache(cache: pathlib.Path, root: pathlib.Path) -> Listing | None:
+  """The cached listing, or None where there is none or a folder has changed."""
   try:
     head, _, body = cache.read_bytes().partition(b'\n')
     stated = json.loads(head)
     if stated['version'] != _VERSION or stated['bytes'] != len(body):
       return None
-    if stated['root'] != str(root) or stated['suffixes'] != list(SUFFIXES):
+    if stated['root'] != str(root) or stated['rules'] != _rules():
       return None
     for folder, mtime in stated['folders'].items():
       if (root / folder).stat().st_mtime_ns != mtime:
         return None
-  except (OSError, ValueError, KeyError, TypeError):
+    others = Others(int(stated['others']), str(stated['example']))
+    return Listing(Names(body), stated['folders'], others)
+  except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return None
-  return Names(body)
 
 
-def _write_cache(
-  cache: pathlib.Path, root: pathlib.Path, names: Names, folders: dict[str, int]
-) -> None:
+def _rules() -> list[str]:
+  """What decides which files are listed: a cache that was made by other rules does not hold."""
+  return [*SUFFIXES, *sorted(_PASSED_OVER)]
+
+
+def _write_cache(cache: pathlib.Path, root: pathlib.Path, found: Listing) -> None:
   """Writes the cache in one step; a cache folder that cannot be written is no error."""
   head = {
     'version': _VERSION,
     'root': str(root),
-    'suffixes': SUFFIXES,
-    'bytes': len(names.blob),
-    'folders': folders,
+    'rules': _rules(),
+    'bytes': len(found.names.blob),
+    'folders': found.folders,
+    'others': found.others.number,
+    'example': found.others.example,
   }
   try:
     cache.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=cache.parent, delete=False) as file:
-      file.write(json.dumps(head).encode() + b'\n' + names.blob)
+      file.write(json.dumps(head).encode() + b'\n' + found.names.blob)
     pathlib.Path(file.name).replace(cache)
   except OSError as error:
     _log.info('the listing of %s is not cached: %s', root, error)

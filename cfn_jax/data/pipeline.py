@@ -143,6 +143,11 @@ class Reader:
     image = images.decode_image(record.data, name=record.name, min_side_px=self.min_side_px)
     return record, image
 
+  def locate(self, name: str) -> str:
+    """Gives a record's name with the folder that it lies in, for messages: two may share names."""
+    root = getattr(self.source, 'root', '')
+    return f'{root}/{name}' if root else name
+
   def names(self, positions: range) -> list[str]:
     """Names the records at places of the endless stream, for messages."""
     length = len(self.source)
@@ -154,9 +159,10 @@ class Reader:
     try:
       record, image = self.decode(index)
       return Visit(image, record.label, index, record.name, rng, -1)
-    except images.BadImage:
+    except images.BadImage as error:
+      bad = images.BadImage(self.locate(error.name), error.reason)
       if self.on_bad_image == 'fail':
-        raise
+        raise bad from error
     draws = make_rng(self.seed, 2 * position + (stream == EVALUATION), REPLACEMENT)
     for _ in range(REPLACEMENTS):
       other = int(draws.integers(len(self.source)))
@@ -165,8 +171,8 @@ class Reader:
         return Visit(image, record.label, other, record.name, rng, index)
       except images.BadImage:
         continue
-    raise images.BadImage(
-      self.source[index].name, f'so are {REPLACEMENTS} records drawn in its place'
+    raise sources.SourceError(
+      f'{bad}; and so are {REPLACEMENTS} records drawn in its place: look at the data set'
     )
 
 

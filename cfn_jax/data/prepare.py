@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -21,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from cfn_jax import terminal
-from cfn_jax.data import array_records, folder, listing, prepare_pool, prepare_shard, tar_source
+from cfn_jax.data import array_records, prepare_pool, prepare_shard, prepare_source
 from cfn_jax.data.prepare_pool import PrepareError
 from cfn_jax.data.prepare_shard import Settings, write_json
-from cfn_jax.data.record import Source, SourceError
+from cfn_jax.data.prepare_source import PreparableSource
+from cfn_jax.data.record import Source, local_path
 
 # Shards are what an interrupted run does again, and files that loader processes open.
 _IMAGES_PER_SHARD = 2048
@@ -43,6 +43,8 @@ def prepare(
   num_workers: int = 0,
   upsample: bool = False,
   verify: bool = False,
+  labels: str = '',
+  synsets: str = '',
   show_progress: bool = True,
 ) -> dict[str, Any]:
   """Prepares a folder or tar of images and returns the content of `index.json`.
@@ -56,6 +58,8 @@ def prepare(
     num_workers: processes; 0 for one per core, 1 for none beside this one.
     upsample: resizes smaller images too.
     verify: reads all finished shards again, and remakes those whose SHA-256 differs.
+    labels: a file that says the images' classes (label_lists.py); '': their folders say it.
+    synsets: the order of the classes that the numbers in `labels` count; '': none.
     show_progress: draws a bar on stderr.
 
   Raises:
@@ -68,9 +72,9 @@ def prepare(
       f'short side {short_side_px}, quality {quality}, shards {num_shards}, workers {num_workers}: '
       'quality is 1..100, the others are not negative'
     )
-  folder_out = pathlib.Path(out).expanduser()
+  folder_out = local_path(out)
   _check_out(folder_out)
-  opened = _open_source(pathlib.Path(source).expanduser())
+  opened = prepare_source.open_source(source, labels=labels, synsets=synsets)
   stamp = opened.stamp()
   wanted = num_shards or min(_MOST_SHARDS, math.ceil(len(opened) / _IMAGES_PER_SHARD))
   settings = Settings(short_side_px, quality, upsample, min(wanted, len(opened)))
@@ -88,18 +92,6 @@ def prepare(
     ) from None
   except OSError as error:
     raise PrepareError(f'cannot write {folder_out}: {error.strerror or error}') from None
-
-
-def _open_source(path: pathlib.Path) -> folder.FileSource | tar_source.TarSource:
-  """Opens a folder or tar."""
-  try:
-    packed = path.is_file()
-  except OSError as error:
-    raise SourceError(f'cannot read {path}: {error.strerror or error}') from None
-  if packed:
-    return tar_source.open_tar(path)
-  names, _ = listing.scan_images(path)
-  return folder.labelled(path, names, folder.class_folders(names))
 
 
 def _check_out(out: pathlib.Path) -> None:
@@ -143,7 +135,7 @@ def _claim(out: pathlib.Path, source: Source, stamp: str, settings: Settings) ->
   except (ValueError, AttributeError, TypeError):
     raise PrepareError(f'{path} is damaged; delete {out} and start again') from None
   if set(differing) <= {'source', 'files'} and 'source' in differing:
-    raise PrepareError(f'the images of the source are not those that {out} was begun with')
+    raise PrepareError(f'the images or their labels are not those that {out} was begun with')
   if differing == ['files']:
     raise PrepareError(
       f'the source has files of the names that {out} was begun with, but of other sizes or '
@@ -159,7 +151,7 @@ def _claim(out: pathlib.Path, source: Source, stamp: str, settings: Settings) ->
 
 
 def _run(
-  source: folder.FileSource | tar_source.TarSource,
+  source: PreparableSource,
   out: pathlib.Path,
   settings: Settings,
   num_workers: int,
@@ -179,21 +171,14 @@ def _run(
     (out / array_records.INDEX).unlink(missing_ok=True)
   done = len(source) - sum(map(len, missing.values()))
   with terminal.make_bar(total=len(source), initial=done, unit='image', shown=show_progress) as bar:
-    workers = min(num_workers or _num_cores(), len(missing))
+    workers = min(num_workers or prepare_pool.num_cores(), len(missing))
     if workers > 1:
       made = prepare_pool.make_shards(source, missing, out, settings, workers, bar)
     else:
-      made = _make_here(source, missing, out, settings, bar)
+      made = prepare_pool.make_here(source, missing, out, settings, bar)
     for entry in made:
       entries[entry['number']] = entry
   return _write_index(out, [entries[n] for n in sorted(entries)], source, settings)
-
-
-def _num_cores() -> int:
-  """The cores that this process may use, which a job scheduler may have limited."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 def _finished(out: pathlib.Path, number: int) -> dict[str, Any] | None:
@@ -231,23 +216,10 @@ def _verified(
   return sound
 
 
-def _make_here(
-  source: Source, missing: dict[int, range], out: pathlib.Path, settings: Settings, bar: Any
-) -> Iterator[dict[str, Any]]:
-  def after_each() -> bool:
-    bar.update()
-    return False
-
-  for number, places in missing.items():
-    yield prepare_shard.make_shard(
-      source, number, places, out=out, settings=settings, after_each=after_each
-    )
-
-
 def _write_index(
   out: pathlib.Path,
   entries: list[dict[str, Any]],
-  source: folder.FileSource | tar_source.TarSource,
+  source: PreparableSource,
   settings: Settings,
 ) -> dict[str, Any]:
   class_names = source.class_names
@@ -256,8 +228,7 @@ def _write_index(
   if not any(shard['records'] for shard in shards):
     reason = f'{skipped[0]["name"]}: {skipped[0]["reason"]}'
     raise PrepareError(f'none of the {len(skipped)} files could be decoded, such as {reason}')
-  if isinstance(source, tar_source.TarSource):
-    skipped += source.left_out
+  skipped += source.left_out
   index = {
     'format': array_records.FORMAT,
     'version': array_records.VERSION,
@@ -268,6 +239,7 @@ def _write_index(
     'checksum': hashlib.sha256(json.dumps([class_names, shards]).encode()).hexdigest(),
     'shards': shards,
     'skipped': skipped,
+    'others': source.others._asdict(),
   }
   write_json(out / array_records.INDEX, index)
   return index

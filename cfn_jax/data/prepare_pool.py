@@ -116,3 +116,23 @@ def make_shards(
     finally:
       stop.set()
       pool.shutdown(wait=True, cancel_futures=True)
+
+
+def make_here(
+  source: Source, missing: dict[int, range], out: pathlib.Path, settings: Settings, bar: Any
+) -> Iterator[dict[str, Any]]:
+  def after_each() -> bool:
+    bar.update()
+    return False
+
+  for number, places in missing.items():
+    yield prepare_shard.make_shard(
+      source, number, places, out=out, settings=settings, after_each=after_each
+    )
+
+
+def num_cores() -> int:
+  """The cores that this process may use, which a job scheduler may have limited."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1

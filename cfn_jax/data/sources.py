@@ -5,18 +5,56 @@ Kinds: 'bundled' (bundled.py), 'folder' and 'voc' (folder.py, voc.py), 'records'
 written by prepare.py), 'tfds' (tfds_source.py). Only what a kind needs is imported.
 """
 
-import pathlib
+from collections.abc import Mapping
+from typing import Any
 
-from cfn_jax.data.record import Record, Source, SourceError
+from cfn_jax.data.record import Record, Source, SourceError, local_path
 
-__all__ = ['KINDS', 'Record', 'Source', 'SourceError', 'is_records', 'open_sources']
+__all__ = [
+  'KINDS',
+  'Record',
+  'Source',
+  'SourceError',
+  'clear_idle',
+  'find_idle',
+  'is_records',
+  'open_sources',
+]
 
+# Fields of `data` that not every kind reads: what they are when they say nothing, and which kinds
+# read them. Numbers have defaults that say something, so they are not here.
+_READERS: dict[str, tuple[Any, tuple[str, ...]]] = {
+  'root': ('', ('folder', 'records', 'tfds', 'voc')),
+  'split': ('', ('tfds', 'voc')),
+  'val_root': ('', ('folder', 'records', 'tfds', 'voc')),
+  'val_split': ('', ('tfds', 'voc')),
+  'cache_dir': ('', ('folder',)),
+  'refresh': (False, ('folder',)),
+}
 KINDS = ('bundled', 'folder', 'records', 'tfds', 'voc')
+
+
+def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
+  """Names the fields that say something which a kind of source does not read; '': no kind does.
+
+  >>> find_idle('folder', {'root': 'photos', 'split': 'train'})
+  ['split']
+  """
+  return [
+    field
+    for field, (nothing, kinds) in _READERS.items()
+    if source not in kinds and fields.get(field, nothing) != nothing
+  ]
+
+
+def clear_idle(source: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Sets the fields that a kind of source does not read to what says nothing."""
+  return {**fields, **{field: _READERS[field][0] for field in find_idle(source, fields)}}
 
 
 def is_records(folder: str) -> bool:
   """Says whether a folder holds records that prepare wrote."""
-  return (pathlib.Path(folder).expanduser() / 'index.json').is_file()
+  return (local_path(folder) / 'index.json').is_file()
 
 
 def open_sources(
@@ -51,8 +89,19 @@ def open_sources(
   Raises:
     SourceError: what is wrong, where, and what would be right.
   """
+  fields = dict(locals())
   if source not in KINDS:
     raise SourceError(f'data.source = {source!r}: it must be one of {", ".join(KINDS)}')
+  idle = find_idle(source, fields)
+  if idle:
+    told = ', '.join(f'data.{field} = {fields[field]!r}' for field in idle)
+    remedy = 'set ' + ' '.join(f'--config.data.{field}={_READERS[field][0]}' for field in idle)
+    if 'val_split' in idle and source in _READERS['val_root'][1] and not val_root:
+      remedy += (
+        ' and name the validation images as data.val_root (without it, data.val_fraction of '
+      )
+      remedy += 'the training images is held out)'
+    raise SourceError(f'{told}: not read with data.source = {source!r}; {remedy}')
   if source == 'bundled':
     from cfn_jax.data import bundled
 
@@ -62,7 +111,7 @@ def open_sources(
     )
   if not root and source != 'tfds':
     raise SourceError(f'data.root is empty: data.source = {source!r} needs a folder')
-  folder_path = pathlib.Path(root).expanduser()
+  folder_path = local_path(root)
   if source == 'folder':
     from cfn_jax.data import folder
 

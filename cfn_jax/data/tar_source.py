@@ -11,13 +11,21 @@ import os
 import pathlib
 import posixpath
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import BinaryIO
 
 import numpy as np
 
-from cfn_jax.data import folder, listing
+from cfn_jax.data import file_kinds, folder, listing
 from cfn_jax.data.record import Record, SourceError, check_index
+
+Place = tuple[int, int, float]  # offset in the outermost file, size, modification time
+_NOWHERE = (0, 0, 0.0)
+# Packed in a tar, these hide images that would have to be unpacked before they can be read.
+_ARCHIVES = (
+  *('.gz', '.bz2', '.xz', '.lzma', '.zst', '.lz4', '.br', '.z'),
+  *('.tgz', '.tbz', '.tbz2', '.txz', '.tzst', '.zip', '.7z', '.rar', '.cab', '.iso', '.cpio'),
+)
 
 
 class TarSource:
@@ -26,12 +34,14 @@ class TarSource:
   def __init__(
     self,
     path: pathlib.Path,
-    places: dict[str, tuple[int, int, float]],
+    places: dict[str, Place],
     left_out: list[dict[str, str]],
+    others: listing.Others,
   ) -> None:
     shared = _shared_folder(list(places))
     ordered = sorted((name[len(shared) :], *place) for name, place in places.items())
     self.path = str(path)
+    self.others = others
     self.left_out = left_out  # names and reasons of members that may be images but are not read
     self.names = listing.Names.of(name for name, *_ in ordered)
     self.class_names = folder.class_folders(self.names)
@@ -43,7 +53,7 @@ class TarSource:
     times = np.array([place[3] for place in ordered], np.float64)
     self._stamp = hashlib.sha256(self._places.tobytes() + times.tobytes()).hexdigest()[:32]
     self.fingerprint = hashlib.sha256(self.names.blob).hexdigest()[:32]
-    self.description = f'tar {path}: {len(ordered):,} images'
+    self.description = f'tar {path}: {len(ordered):,} images{others}'
 
   def __repr__(self) -> str:
     return f'TarSource({self.fingerprint})'
@@ -77,8 +87,9 @@ def open_tar(path: pathlib.Path) -> TarSource:
   Raises:
     SourceError: not a tar file, compressed, cut short, or without images.
   """
-  places: dict[str, tuple[int, int, float]] = {}
+  places: dict[str, Place] = {}
   left_out: dict[str, str] = {}
+  others: list[str] = []
   try:
     with path.open('rb') as file:
       for name, place, reason in _members(file, path.stat().st_size, str(path)):
@@ -86,19 +97,22 @@ def open_tar(path: pathlib.Path) -> TarSource:
         if reason:
           places.pop(name, None)
           left_out[name] = reason
-        elif name.lower().endswith(listing.SUFFIXES):
+        elif listing.is_image(name):
           left_out.pop(name, None)
           places[name] = place
+        else:
+          others.append(name)
   except OSError as error:
     raise SourceError(f'cannot read {path}: {error.strerror or error}') from None
   if not places:
-    raise SourceError(f'no images in {path} ({" ".join(listing.SUFFIXES)})')
-  return TarSource(path, places, [{'name': n, 'reason': r} for n, r in left_out.items()])
+    told = next((f'; {name}: {reason}' for name, reason in left_out.items()), '')
+    held = f', but {len(others):,} other files, such as {others[0]}' if others else ''
+    raise SourceError(f'no images in {path} ({" ".join(listing.SUFFIXES)}){held}{told}')
+  lines = [{'name': n, 'reason': r} for n, r in left_out.items()]
+  return TarSource(path, places, lines, listing.Others(len(others), min(others, default='')))
 
 
-def _members(
-  file: 'BinaryIO | _Part', length: int, where: str
-) -> Iterator[tuple[str, tuple[int, int, float], str]]:
+def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tuple[str, Place, str]]:
   """Yields each regular file, inner tars opened, and each that would be one but cannot be read.
 
   A file is its name, its place (offset in the outermost file, size, modification time), and '' or
@@ -110,57 +124,64 @@ def _members(
       seen: dict[str, tuple[int, int]] = {}
       while (member := tar.next()) is not None:
         tar.members = []  # type: ignore[attr-defined]  # or a million headers stay in memory
-        name = posixpath.normpath(member.name).lstrip('/')
-        offset, size = member.offset_data, member.size
-        outside = name == '..' or name.startswith('../')
-        if member.issym():
-          end = max(end, member.offset_data)
-          if not _is_hidden(name) and _may_hold_images(name):
-            yield name, (0, 0, 0.0), f'it is a symbolic link (to {member.linkname})'
-          continue
-        if member.islnk():
-          offset, size = seen.get(posixpath.normpath(member.linkname).lstrip('/'), (0, 0))
-        elif not member.isreg():
-          end = max(end, member.offset_data)
-          continue
-        else:
-          end = offset + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-          seen[name] = (offset, size)
+        name, end = _plain_name(member.name), max(end, tar.offset)
         if end > length:
           raise SourceError(f'{where} is cut short: {name} should end at byte {end} of {length}')
-        if outside:
-          if not _is_hidden(name.replace('../', '')) and _may_hold_images(name):
-            yield name, (0, 0, 0.0), 'its name leads out of the tar file'
-        elif _is_hidden(name):
+        if member.isdir() or listing.is_passed_over(name.replace('../', '')):
           continue
-        elif name.endswith('.tar'):
+        reason = _why_unread(member, name, seen)
+        if reason:
+          if _may_hold_images(name):
+            yield name, _NOWHERE, reason
+          continue
+        if not member.islnk():
+          seen[name] = (member.offset_data, member.size)
+        offset, size = seen[_plain_name(member.linkname) if member.islnk() else name]
+        stem, suffix = posixpath.splitext(name)
+        if suffix.lower() == '.tar':
           inner = _Part(file, offset, size)
           for inside, (start, count, mtime), why in _members(inner, size, f'{where}/{name}'):
-            yield f'{name.removesuffix(".tar")}/{inside}', (offset + start, count, mtime), why
+            yield f'{stem}/{inside}', (offset + start, count, mtime), why
         else:
           yield name, (offset, size, float(member.mtime)), ''
   except tarfile.TarError as error:
     file.seek(0)
-    packed = file.read(6).startswith((b'\x1f\x8b', b'BZh', b'\xfd7zXZ\x00', b'\x28\xb5\x2f\xfd'))
-    reason = 'it is compressed; decompress it first (gunzip, unxz, ...)' if packed else error
+    kind = file_kinds.recognise(file.read(file_kinds.HEAD))
+    reason = f'it is {kind} (a folder or a plain tar is needed)' if kind else str(error)
     raise SourceError(f'{where} is not a readable tar file: {reason}') from None
   file.seek(end)
   if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
     raise SourceError(f'{where} is cut short: its end mark is missing')
 
 
-def _is_hidden(name: str) -> bool:
-  """Whether a part of the name begins with a dot, as resource forks do.
+def _plain_name(name: str) -> str:
+  return posixpath.normpath(name).lstrip('/')
 
-  >>> _is_hidden('d/._1.jpg'), _is_hidden('._n02.tar'), _is_hidden('d/1.jpg')
-  (True, True, False)
-  """
-  return any(part.startswith('.') or part == '__MACOSX' for part in name.split('/'))
+
+def _why_unread(member: tarfile.TarInfo, name: str, seen: Container[str]) -> str:
+  """Says why a member cannot be read in place; '' if it can."""
+  if name == '..' or name.startswith('../'):
+    return 'its name leads out of the tar file'
+  if member.issym():
+    return f'it is a symbolic link (to {member.linkname})'
+  if member.islnk() and _plain_name(member.linkname) not in seen:
+    return f'it is a link to {member.linkname}, which does not come before it'
+  if member.issparse():
+    return 'it is stored with holes (tar -S); pack it without -S'
+  if not member.islnk() and not member.isreg():
+    return 'it is no regular file'
+  if name.lower().endswith(_ARCHIVES):
+    return 'it is an archive other than a plain tar; unpack it, or make it a plain tar'
+  return ''
 
 
 def _may_hold_images(name: str) -> bool:
-  """Whether a name is that of an image, of a tar file, or of what may be a folder."""
-  return name.lower().endswith((*listing.SUFFIXES, '.tar')) or '.' not in posixpath.basename(name)
+  """Whether a name is that of an image, of an archive, or of what may be a folder."""
+  return (
+    listing.is_image(name)
+    or name.lower().endswith(('.tar', *_ARCHIVES))
+    or '.' not in posixpath.basename(name)
+  )
 
 
 class _Part(io.RawIOBase):

@@ -98,7 +98,11 @@ def open_tfds(
       f"data.split = {split!r}: with data.source = 'tfds' it is 'name:split', such as "
       "'imagenet2012:train' or 'voc/2007:train+validation'"
     )
-  if val_root or val_split:
+  if val_root and not val_split:
+    raise SourceError(
+      f"data.val_split is empty: data.val_root = '{val_root}' needs the name of a split there"
+    )
+  if val_split:
     val_dataset, val_part = _parse(val_split)
     train = _open(dataset, part, data_dir)
     val = _open(val_dataset or dataset, val_part, val_root or data_dir)
@@ -134,11 +138,7 @@ def _open(
   builder = _builder(dataset, data_dir)
   splits = builder.info.splits
   if not splits:
-    raise SourceError(
-      f'TFDS data set {dataset} is not prepared in {builder.data_dir}. Prepare it once: '
-      f'tfds build {dataset} --file_format=array_record'
-      + (f' --data_dir={data_dir}' if data_dir else '')
-    )
+    raise SourceError(_how_to_prepare(dataset, str(builder.data_dir), data_dir))
   if str(builder.info.file_format).rpartition('.')[2].lower() != 'array_record':
     raise SourceError(
       f'{builder.data_dir} is prepared as {builder.info.file_format.value}, which has no random '
@@ -160,6 +160,28 @@ def _open(
     label_key=label_key,
     class_names=class_names,
     checksum=f'{builder.info.full_name} {split} {sorted(stated)}',
+  )
+
+
+def _how_to_prepare(dataset: str, missing: str, data_dir: str) -> str:
+  """Says how to come by a data set, with TFDS and without, in at most five lines."""
+  lines = [f'TFDS data set {dataset} is not prepared in {missing}. Do one of these once:']
+  command = f'tfds build {dataset} --file_format=array_record'
+  command += f' --data_dir={data_dir}' if data_dir else ''
+  if dataset.startswith('imagenet2012'):
+    command += ' --manual_dir=FOLDER_OF_THE_TARS'
+    lines.append(
+      '- from the tar files, without TFDS: python -m cfn_jax.prepare (docs/data.md has the '
+      'commands), then data.source=records'
+    )
+  return '\n'.join(
+    [
+      *lines,
+      '- from class folders: --config.data.source=folder --config.data.root=TRAIN '
+      '--config.data.val_root=VAL --config.data.split= --config.data.val_split=',
+      f"- {command}; it needs pip install -e '.[tfds-build]' (tensorflow, apache_beam, "
+      'mlcroissant, importlib_resources)',
+    ]
   )
 
 

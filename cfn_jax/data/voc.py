@@ -6,11 +6,14 @@ objects, so a record has no label; the recognition tasks read the annotations th
 
 import os
 import pathlib
+import re
 
 import numpy as np
 
-from cfn_jax.data import folder, listing
-from cfn_jax.data.record import SourceError
+from cfn_jax.data import folder, listing, text_lists
+from cfn_jax.data.record import SourceError, local_path
+
+_LABELLED = re.compile(r'\s+(-1|0|1)$')
 
 
 def open_voc(
@@ -21,9 +24,13 @@ def open_voc(
   Raises:
     SourceError: `root` is no VOC folder, a list is missing, or it names images that are not there.
   """
+  if val_root and not val_split:
+    raise SourceError(
+      f"data.val_split is empty: data.val_root = '{val_root}' needs the name of a list there"
+    )
   names = list_split(root, split, field='data.split')
-  if val_root or val_split:
-    val_folder = pathlib.Path(val_root).expanduser() if val_root else root
+  if val_split:
+    val_folder = local_path(val_root) if val_root else root
     val_names = list_split(val_folder, val_split, field='data.val_split')
     return _source(root, names, split), _source(val_folder, val_names, val_split)
   held_out = folder.hash_split(listing.Names.of(names), val_fraction)
@@ -45,23 +52,44 @@ def list_split(root: pathlib.Path, split: str, *, field: str) -> list[str]:
     raise SourceError(f'{root} is no VOC folder: it has no ImageSets/Main{hint}')
   path = lists / f'{split}.txt'
   if not split or not path.is_file():
-    known = ', '.join(sorted(p.stem for p in lists.glob('*.txt') if '_' not in p.stem))
+    known = ', '.join(sorted(p.stem for p in lists.glob('[!.]*.txt') if '_' not in p.stem))
     raise SourceError(f'{field} = {split!r}: there is no list {path}; there are {known or "none"}')
-  wanted = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+  wanted = [line for line in text_lists.read_lines(path) if line]
   if not wanted:
     raise SourceError(f'the list {path} is empty')
-  try:
-    with os.scandir(root / 'JPEGImages') as entries:
-      files = {pathlib.PurePath(entry.name).stem: entry.name for entry in entries}
-  except OSError as error:
-    raise SourceError(f'cannot list {root / "JPEGImages"}: {error.strerror}') from None
-  missing = [stem for stem in wanted if stem not in files]
+  files = _list_files(root / 'JPEGImages')
+  # A line of <class>_<split>.txt ends in the label.
+  stems = [line if line in files else _LABELLED.sub('', line) for line in wanted]
+  missing = [stem for stem in stems if stem not in files]
   if missing:
     raise SourceError(
       f'{len(missing):,} of the {len(wanted):,} images in {path} are not in JPEGImages, '
       f'such as {", ".join(missing[:10])}'
     )
-  return [f'JPEGImages/{files[stem]}' for stem in wanted]
+  for stem in stems:
+    if len(files[stem]) > 1:
+      raise SourceError(
+        f'{root / "JPEGImages"} has several images called {stem}: {", ".join(files[stem])}; leave '
+        'one of them there'
+      )
+  return [f'JPEGImages/{files[stem][0]}' for stem in stems]
+
+
+def _list_files(folder_path: pathlib.Path) -> dict[str, list[str]]:
+  """Lists a folder's images by name without suffix: JPEGs before others, such as masks of them."""
+  found: dict[str, list[str]] = {}
+  try:
+    with os.scandir(folder_path) as entries:
+      names = sorted(entry.name for entry in entries)
+  except OSError as error:
+    raise SourceError(f'cannot list {folder_path}: {error.strerror}') from None
+  for name in names:
+    if listing.is_image(name) and not listing.is_passed_over(name):
+      found.setdefault(pathlib.PurePath(name).stem, []).append(name)
+  return {
+    stem: [name for name in each if name.lower().endswith(listing.JPEG_SUFFIXES)] or each
+    for stem, each in found.items()
+  }
 
 
 def _source(root: pathlib.Path, names: list[str], split: str) -> folder.FileSource:

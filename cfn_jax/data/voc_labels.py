@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 
 import numpy as np
 
-from cfn_jax.data import tfds_source
+from cfn_jax.data import listing, text_lists, tfds_source
 from cfn_jax.data.record import SourceError
 
 CLASSES = (
@@ -65,7 +65,13 @@ def read_labels(
     return np.array(rows, np.uint8).reshape(len(stems), len(CLASSES)), CLASSES
   folder = root / 'ImageSets' / 'Main'
   suffix = f'_{split}.txt'
-  names = tuple(sorted(path.name.removesuffix(suffix) for path in folder.glob(f'*{suffix}')))
+  names = tuple(
+    sorted(
+      path.name.removesuffix(suffix)
+      for path in folder.glob(f'*{suffix}')
+      if not listing.is_passed_over(path.name)
+    )
+  )
   if not names:
     raise SourceError(
       f'{folder} has no list <class>{suffix}, which says what each image shows; with '
@@ -87,17 +93,13 @@ def read_labels(
 
 def _read_list(path: pathlib.Path) -> dict[str, int]:
   values = {}
-  try:
-    lines = path.read_text(encoding='utf8').splitlines()
-  except (OSError, UnicodeDecodeError) as error:
-    raise SourceError(f'{path} cannot be read: {error}') from None
-  for number, line in enumerate(lines, start=1):
-    words = line.split()
+  for number, line in enumerate(text_lists.read_lines(path), start=1):
+    words = line.rsplit(maxsplit=1)
     if not words:
       continue
     if len(words) != 2 or words[1] not in _VALUES:
       raise SourceError(
-        f'{path}, line {number}: {line.strip()[:60]!r}: an image and -1, 0 or 1 are expected'
+        f'{path}, line {number}: {line[:60]!r}: an image and -1, 0 or 1 are expected'
       )
     values[words[0]] = _VALUES[words[1]]
   return values

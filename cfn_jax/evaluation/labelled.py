@@ -12,7 +12,7 @@ import pathlib
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import folder, pipeline, sources, tfds_source, voc_labels
+from cfn_jax.data import folder, pipeline, record, sources, tfds_source, voc_labels
 
 NAMED = 10  # of what is wrong, so many are named
 
@@ -65,6 +65,11 @@ def open_labelled(
     raise sources.SourceError(
       f"data.source = '{d.source}': images of several classes come from 'voc' or 'tfds'"
     )
+  if d.labels != voc_labels.ORIGINS[0] and d.source != 'voc':
+    raise sources.SourceError(
+      f"data.labels = '{d.labels}': not read with data.source = '{d.source}'; set "
+      f'--config.data.labels={voc_labels.ORIGINS[0]}'
+    )
   training, testing = sources.open_sources(
     source=d.source,
     root=d.root,
@@ -106,7 +111,7 @@ def _read_labels(
     return voc_labels.read_tfds_labels(source)
   assert isinstance(source, folder.FileSource)
   stems = [pathlib.PurePath(name).stem for name in source.names]
-  return voc_labels.read_labels(pathlib.Path(root).expanduser(), split, stems, origin=origin)
+  return voc_labels.read_labels(record.local_path(root), split, stems, origin=origin)
 
 
 def _check_classes(training: sources.Source, testing: sources.Source) -> None:
@@ -120,7 +125,8 @@ def _check_classes(training: sources.Source, testing: sources.Source) -> None:
     if isinstance(testing, folder.FileSource) and folder.class_folders(testing.names):
       check_same_classes(tuple(training.class_names), folder.class_folders(testing.names))
     raise sources.SourceError(
-      f'{testing.description}: the images have other classes than those of training, or none'
+      f'{testing.description}: the images have other classes than those of training, or none; '
+      "cfn_jax.prepare --labels gives ImageNet's validation images theirs (docs/data.md)"
     )
   check_same_classes(tuple(training.class_names), tuple(testing.class_names))
 

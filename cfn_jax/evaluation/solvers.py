@@ -13,7 +13,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import pipeline
+from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
@@ -135,8 +135,15 @@ def complete_config(
   if not isinstance(saved, Mapping) or not {'puzzle', 'model', 'data'} <= set(saved):
     raise weights_lib.WeightsError(f'{path}: the config of its training is not there')
   d = config.data
+  for field in sources.find_idle(d.source, {} if d.source else d.to_dict()):
+    raise weights_lib.WeightsError(
+      f"data.{field} = {d[field]!r}: with data.source = '' the images are those of the "
+      "checkpoint's training; name their kind too, as in --config.data.source=folder"
+    )
   values = {**config.to_dict(), **copy.deepcopy(dict(saved))}
   data = {'puzzles_per_image': 1, 'on_bad_image': 'fail', **values['data']}
+  # What its training did not read had no effect there.
+  data = sources.clear_idle(d.source or data.get('source', ''), data)
   if d.source:
     data |= {field: d[field] for field in DATA}
   data |= {'num_workers': d.num_workers, 'val_max_images': d.val_max_images}

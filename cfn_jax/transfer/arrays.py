@@ -22,7 +22,7 @@ WeightsError = weights_lib.WeightsError
 _RECORD = 'record'
 _METADATA = 'cfn_jax'
 _MAX_BYTES = 2**33  # of one array: 8 GiB, ten times AlexNet's largest at stride 2
-_DTYPES = ('float16', 'float32', 'float64')
+_DTYPES = ('float16', 'bfloat16', 'float32', 'float64')
 
 
 def save_npz(path: pathlib.Path, params: weights_lib.Params, record: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ def load_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[st
   """Reads all arrays, float32, and the record (`{}` where there is none).
 
   Raises:
-    WeightsError: the file is damaged, or holds another type than float16, 32 or 64.
+    WeightsError: the file is damaged, or holds another type than bfloat16, float16, 32 or 64.
   """
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
@@ -133,7 +133,7 @@ def load_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[st
   except Exception as error:  # a damaged file, or a type that NumPy does not have
     reason = weights_lib.first_line(error)
     raise WeightsError(
-      f'{path}: damaged, or of a type other than float16, 32, 64: {reason}'
+      f'{path}: damaged, or of a type other than bfloat16, float16, 32, 64: {reason}'
     ) from error
   return arrays, _parse_record(path, metadata.get(_METADATA, '').encode('utf8'))
 

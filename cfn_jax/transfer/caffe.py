@@ -7,6 +7,7 @@ What this project's AlexNet cannot do is refused with its reason. Sources: Caffe
 
 import dataclasses
 import pathlib
+import re
 
 import numpy as np
 
@@ -22,6 +23,7 @@ _POOLING = {'pool': 0, 'kernel_size': 3, 'stride': 2, 'pad': 0}
 _POOLING_DEFAULTS = {'pool': 0, 'kernel_size': 0, 'stride': 1, 'pad': 0}
 _PASSED_ON = ('Split', 'Dropout', 'Silence')  # a convolution's output goes through unchanged
 _ACTIVATIONS = ('AbsVal', 'BNLL', 'ELU', 'Exp', 'PReLU', 'Power', 'Sigmoid', 'Swish', 'TanH')
+_COPY = re.compile('(.+)_s[0-9]+')  # a layer of one column of a siamese network
 _UNREAD = '?'  # the output of a layer that is not read
 
 
@@ -50,9 +52,39 @@ def read_caffemodel(path: pathlib.Path) -> Found:
   """
   try:
     with path.open('rb') as file:
-      return _read(caffe_layers.read_layers(file))
+      return _read(_first_copies(caffe_layers.read_layers(file)))
   except (wire.WireError, WeightsError) as error:
     raise WeightsError(f'{path}: {error}') from error
+
+
+def _first_copies(layers: list[Layer]) -> list[Layer]:
+  """Makes one column of a siamese network (`conv1_s1` .. `conv1_s9`), under the plain names.
+
+  Raises:
+    WeightsError: the copies of a layer have different weights.
+  """
+  copies = {layer.name: match for layer in layers if (match := _COPY.fullmatch(layer.name))}
+  if not any(match[1] in weights_lib.LAYERS for match in copies.values()):
+    return layers
+  first: dict[str, Layer] = {}
+  kept = []
+  for layer in layers:
+    plain = copies[layer.name][1] if layer.name in copies else layer.name
+    if layer.name in copies and plain in first:
+      _check_copy(first[plain], layer)
+    else:
+      first[plain] = layer
+      kept.append(dataclasses.replace(layer, name=plain))
+  return kept
+
+
+def _check_copy(first: Layer, copy: Layer) -> None:
+  ours, theirs = first.arrays(), copy.arrays()
+  same = len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
+  if first.type != copy.type or first.settings != copy.settings or not same:
+    raise WeightsError(
+      f'{first.name} and {copy.name} differ: copies of a layer share their weights'
+    )
 
 
 def _read(layers: list[Layer]) -> Found:

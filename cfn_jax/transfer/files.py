@@ -1,12 +1,14 @@
 """Weights from the disk: a run, a step, an exported folder, or a file of any format.
 
-The content says what a file is, and its name must agree. Whatever the format, a `Weights` comes out
-that says how it is to be fed; what a file alone cannot say is taken from the card beside it, or
-assumed, and then noted in `origin['notes']`.
+The content says what a file is; a name that states another format is refused. Whatever the format,
+a `Weights` comes out that says how it is to be fed; what a file alone cannot say is taken from the
+card beside it, or assumed, and then noted in `origin['notes']`.
 """
 
 import dataclasses
+import os
 import pathlib
+import textwrap
 import zipfile
 from typing import Any
 
@@ -61,15 +63,33 @@ def load_weights(
   Raises:
     WeightsError: what is wrong, where, and what would be right.
   """
-  path = pathlib.Path(path).expanduser()
+  path = local_path(path)
   if not path.exists():
     raise WeightsError(f'{path}: there is no such file or folder')
   file = find_file(path)
   if not file.is_dir():
-    return load_file(file, assumed=assumed or Assumed())
-  found = checkpoints.read_checkpoint(path, step=step, collection=collection)
-  networks.find_width(found)
+    found = load_file(file, assumed=assumed or Assumed())
+  else:
+    found = checkpoints.read_checkpoint(path, step=step, collection=collection)
+    networks.find_width(found)
+  if not set(found.params) & set(weights_lib.CONVOLUTIONS):
+    notes = '; '.join(found.origin.get('notes', []))
+    raise WeightsError(
+      f'{path}: none of conv1 .. conv5 was found, only {", ".join(found.layers())}'
+      + (f' ({textwrap.shorten(notes, 300, placeholder=" ...")})' if notes else '')
+    )
   return found
+
+
+def local_path(path: str | pathlib.Path) -> pathlib.Path:
+  """Gives the path that someone names, `~` replaced where there is a home folder.
+
+  Raises:
+    WeightsError: it is the address of a bucket, not a path.
+  """
+  if '://' in str(path):
+    raise WeightsError(f'{path} is an address: copy it to this machine, or mount the bucket')
+  return pathlib.Path(os.path.expanduser(path))  # noqa: PTH111  (the method raises without a home)
 
 
 def find_file(path: pathlib.Path) -> pathlib.Path:
@@ -82,7 +102,7 @@ def find_file(path: pathlib.Path) -> pathlib.Path:
 
 
 def find_format(path: pathlib.Path) -> str:
-  """Says which of `FORMATS` a file is.
+  """Says which of `FORMATS` a file is; `checkpoint.pth.tar` and other names say nothing.
 
   Raises:
     WeightsError: it is none, or its name says another.
@@ -90,10 +110,10 @@ def find_format(path: pathlib.Path) -> str:
   found = _sniff(path)
   suffix = path.suffix.lower()
   named = [each for each, suffixes in FORMATS.items() if suffix in suffixes]
-  if not named:
+  if not named and found not in FORMATS:
     known = ', '.join(suffixes[0] for suffixes in FORMATS.values())
-    raise WeightsError(f"{path}: the name must end in one of {known}, not '{suffix}'")
-  if found != named[0]:
+    raise WeightsError(f'{path} holds no weights but {found}; {known} files are read')
+  if named and found != named[0]:
     held = f'a {found} file' if found in FORMATS else found
     hint = f'; call it {FORMATS[found][0]}' if found in FORMATS else ''
     raise WeightsError(f'{path}: named as {named[0]}, but it holds {held}{hint}')

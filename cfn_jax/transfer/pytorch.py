@@ -27,7 +27,9 @@ VISSL_BLOCKS = {'conv1': 0, 'conv2': 2, 'conv3': 4, 'conv4': 5, 'conv5': 6}
 _VISSL_KEY = re.compile(
   r'(?:.*\.)?_feature_blocks\.(\d)\.([01])\.(weight|bias|running_mean|running_var|num_batches_tracked)'
 )
-_OWN_KEY = re.compile(r'(?:.*\.)?(conv[1-5]|fc[678])\.(weight|bias)')
+# With the suffix `_s1` in the port of the paper's code, whose conv1 has stride 2 and whose pooling
+# comes before LRN; the original has copies up to `_s9`, which share their weights.
+_OWN_KEY = re.compile(r'(?:.*\.)?(conv[1-5]|fc[678])(_s[0-9]+)?\.(weight|bias)')
 
 
 def require_torch() -> Any:
@@ -97,10 +99,11 @@ def from_state_dict(
   """Gives parameters, the layer order and conv1's stride where the names imply them, and what was
   left over.
 
-  Keys: ours with any prefix, or VISSL's with BatchNorm folded.
+  Keys: ours with any prefix, or VISSL's with BatchNorm folded. Copies that share their weights
+  (`conv1_s1`, `conv1_s2`, ...) are one layer.
 
   Raises:
-    WeightsError: torchvision's AlexNet or another network; the same layer twice.
+    WeightsError: torchvision's AlexNet or another network; a layer twice; copies that differ.
   """
   if 'features.0.weight' in arrays:
     first = list(arrays['features.0.weight'].shape)
@@ -112,20 +115,28 @@ def from_state_dict(
   if any(_VISSL_KEY.fullmatch(name) for name in arrays):
     return _from_vissl(arrays)
   named: layouts.Arrays = {}
-  for name, array in arrays.items():
+  names: dict[str, str] = {}
+  copies = False
+  for name, array in sorted(arrays.items()):
     match = _OWN_KEY.fullmatch(name)
-    if match:
-      key = f'{match[1]}.{match[2]}'
-      if key in named:
-        raise WeightsError(f'{key} is there twice, under different prefixes')
-      named[key] = array
+    if not match:
+      continue
+    key = f'{match[1]}.{match[3]}'
+    copies = copies or bool(match[2])
+    if key in named and not match[2]:
+      raise WeightsError(f'{key} is there twice, under different prefixes')
+    if key in named and not np.array_equal(named[key], array):
+      raise WeightsError(f'{names[key]} and {name} differ: copies of a layer share their weights')
+    named.setdefault(key, array)
+    names.setdefault(key, name)
   if not any(name.endswith('.weight') for name in named):
     raise WeightsError(
       f'no key ends in conv1.weight .. fc8.weight; it has {", ".join(sorted(arrays)[:6])} ...'
     )
   left_over = sorted(name for name in arrays if not _OWN_KEY.fullmatch(name))
   params, dropped = layouts.from_foreign(named)
-  return params, '', 0, left_over + dropped
+  order, stride = ('caffenet', 2) if copies else ('', 0)
+  return params, order, stride, left_over + dropped
 
 
 def _from_vissl(

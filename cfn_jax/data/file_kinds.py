@@ -1,0 +1,55 @@
+"""Recognises files that are something else than what was asked for, by their first bytes.
+
+Used by images.py and tar_source.py, to name what a file is and what to do with it.
+"""
+
+HEAD = 64  # bytes that `recognise` needs
+
+_KINDS = (
+  (b'\x1f\x8b', 'gzip-compressed data; decompress it first (gunzip)'),
+  (b'BZh', 'bzip2-compressed data; decompress it first (bunzip2)'),
+  (b'\xfd7zXZ\x00', 'xz-compressed data; decompress it first (unxz)'),
+  (b'\x28\xb5\x2f\xfd', 'zstd-compressed data; decompress it first (unzstd)'),
+  (b'PK\x03\x04', 'a ZIP archive; unpack it first'),
+  (b'PK\x05\x06', 'an empty ZIP archive'),
+  (b"7z\xbc\xaf'\x1c", 'a 7z archive; unpack it first'),
+  (b'Rar!\x1a\x07', 'a RAR archive; unpack it first'),
+  (b'%PDF', 'a PDF document'),
+  (b'8BPS', 'a Photoshop document'),
+  (b'\x00\x00\x00\x0cjP  ', 'a JPEG 2000 image'),
+  (b'\xff\x4f\xff\x51', 'a JPEG 2000 image'),
+  (b'\x89HDF', 'an HDF5 file'),
+  (b'\x93NUMPY', 'a NumPy array'),
+  (b'version https://git-lfs', 'a Git LFS pointer; git lfs pull fetches the file itself'),
+  (b'version https://hawser', 'a Git LFS pointer; git lfs pull fetches the file itself'),
+  (b'/annex/objects/', 'a git-annex pointer; git annex get fetches the file itself'),
+)
+_IMAGES = (
+  (b'\xff\xd8\xff', 'a JPEG image'),
+  (b'\x89PNG', 'a PNG image'),
+  (b'GIF8', 'a GIF image'),
+  (b'II*\x00', 'a TIFF image'),
+  (b'MM\x00*', 'a TIFF image'),
+)
+
+DECODED = frozenset((*(what for _, what in _IMAGES), 'a WebP image'))  # images.py reads these
+
+
+def recognise(head: bytes) -> str:
+  """Says what a file is that begins so, and what to do with it; '' for what is not known here.
+
+  >>> recognise(b'PK\\x03\\x04...'), recognise(b'RIFF....WEBP')
+  ('a ZIP archive; unpack it first', 'a WebP image')
+  """
+  if not head:
+    return 'an empty file'
+  for magic, what in (*_KINDS, *_IMAGES):
+    if head.startswith(magic):
+      return what
+  if head[:4] == b'RIFF' and head[8:12] == b'WEBP':
+    return 'a WebP image'
+  if head[4:8] == b'ftyp':
+    return 'a HEIC, AVIF or video file; convert it to JPEG'
+  if head.lstrip()[:1] == b'<':
+    return 'an HTML, XML or SVG text'
+  return ''

@@ -1,0 +1,53 @@
+"""Opens what prepare.py packs: a folder or a tar of images, its labels from folders or a list."""
+
+import hashlib
+
+from cfn_jax.data import folder, label_lists, listing, tar_source
+from cfn_jax.data.record import SourceError, local_path
+
+PreparableSource = folder.FileSource | tar_source.TarSource
+
+
+def open_source(source: str, *, labels: str = '', synsets: str = '') -> PreparableSource:
+  """Opens a folder or a tar.
+
+  Args:
+    labels: a list of labels; '' for class folders, if every image lies in one.
+    synsets: what the numbers in that list mean.
+
+  Raises:
+    SourceError: what is wrong, where, and what would be right.
+  """
+  if synsets and not labels:
+    raise SourceError(f'--synsets={synsets}: it says what the numbers in --labels mean; give both')
+  path = local_path(source)
+  try:
+    packed = path.is_file()
+  except OSError as error:
+    raise SourceError(f'cannot read {path}: {error.strerror or error}') from None
+  opened: PreparableSource
+  if packed:
+    opened = tar_source.open_tar(path)
+  else:
+    names, _, others = listing.scan_images(path)
+    opened = folder.labelled(path, names, folder.class_folders(names), others)
+  if labels:
+    _label(opened, source, labels, synsets)
+  else:
+    folder.warn_of_splits(path, opened.class_names)
+  return opened
+
+
+def _label(opened: PreparableSource, source: str, labels: str, synsets: str) -> None:
+  """Sets the labels of a source that has none."""
+  if opened.class_names:
+    raise SourceError(
+      f'--labels={labels}: the images of {source} have classes already, their folders, such as '
+      f'{opened.class_names[0]}; give the folder of the images itself, or no --labels'
+    )
+  opened.labels, opened.class_names = label_lists.read_labels(
+    list(opened.names), local_path(labels), local_path(synsets) if synsets else None
+  )
+  told = opened.fingerprint.encode() + opened.labels.tobytes()
+  told += '\0'.join(opened.class_names).encode('utf8', 'surrogateescape')
+  opened.fingerprint = hashlib.sha256(told).hexdigest()[:32]
