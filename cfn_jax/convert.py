@@ -13,7 +13,7 @@ import sys
 
 import jax
 
-from cfn_jax import arguments, command, terminal
+from cfn_jax import arguments, command, places, terminal
 from cfn_jax.transfer import cards, checkpoints, export, files, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
   command.quiet_libraries()
   jax.config.update('jax_platforms', 'cpu')
   with command.short_errors(weights_lib.WeightsError, OSError):
-    out = files.local_path(flags.out)
+    out = places.local(flags.out)
     if flags.checkpoint and not flags.to:
       raise weights_lib.WeightsError(f'--to is needed: one of {", ".join(export.FORMATS)}')
     check_numbers(flags)
@@ -98,7 +98,7 @@ def check_surgery(flags: argparse.Namespace) -> None:
 
 def check_source(flags: argparse.Namespace) -> None:
   """Raises WeightsError for flags that mean nothing to the source that there is."""
-  path = files.local_path(flags.checkpoint or flags.source)
+  path = places.local(flags.checkpoint or flags.source)
   if not path.exists():
     return  # the reader says so
   file = files.find_file(path)

@@ -77,11 +77,6 @@ RULES = (
     "it is for data.source = 'bundled'",
   ),
   Rule(
-    ('data.cache_dir', 'data.refresh'),
-    _is('data.source', 'bundled', 'records', 'tfds', 'voc'),
-    "it is for data.source = 'folder'",
-  ),
-  Rule(
     ('data.labels',),
     _is('data.source', 'folder', 'records', 'tfds'),
     "it is for data.source = 'voc'",

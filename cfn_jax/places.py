@@ -45,15 +45,26 @@ def _check_one(name: str, value: str) -> None:
       ) from None
 
 
+def local(text: str | pathlib.Path, name: str = 'the path') -> pathlib.Path:
+  """Returns the path that a flag or field names, `~` replaced by the home folder.
+
+  Raises:
+    PlaceError: it names no place on the disk.
+  """
+  check({name: text})
+  return pathlib.Path(text).expanduser()
+
+
 def resolve(text: str, name: str) -> pathlib.Path:
   """Returns the absolute path, without links, that a flag or field names.
 
   Raises:
     PlaceError: there is none, such as where links lead in a circle.
   """
-  check({name: text})
   try:
-    return pathlib.Path(text).expanduser().resolve()
+    return local(text, name).resolve()
+  except PlaceError:
+    raise
   except (OSError, RuntimeError, ValueError) as error:
     raise PlaceError(f'{name}={text}: {error}') from None
 

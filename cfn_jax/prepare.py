@@ -9,7 +9,7 @@ get their classes from `--labels`; see docs/data.md. Then train with `data.sourc
 
 import sys
 
-from cfn_jax import arguments, terminal
+from cfn_jax import arguments, places, terminal
 from cfn_jax.data import listing, prepare
 from cfn_jax.data.record import SourceError
 
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
       labels=flags.labels,
       synsets=flags.synsets,
     )
-  except (prepare.PrepareError, SourceError) as error:
+  except (prepare.PrepareError, SourceError, places.PlaceError) as error:
     return terminal.say_error(terminal.describe(error))
   except KeyboardInterrupt:
     terminal.say('prepare: interrupted; the same command goes on with the next shard')

@@ -4,11 +4,9 @@
 puzzles that a run with this config would train on, beside their images.
 """
 
-import pathlib
-
 from absl import app, flags
 
-from cfn_jax import command, terminal
+from cfn_jax import command, places, terminal
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.training import devices
@@ -25,7 +23,7 @@ def main(arguments: list[str]) -> None:
   if picture not in PICTURES:
     given = ' '.join(arguments[1:]) or 'nothing'
     terminal.fail(f'asked to draw {given}: name one of {", ".join(PICTURES)}')
-  out = pathlib.Path(OUT.value).expanduser()
+  out = places.local(OUT.value, '--out')
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
     terminal.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
   with command.short_errors(ValueError, OSError):

@@ -49,8 +49,8 @@ ROOMS = {
     'places',
   },
 }
-# What every room may show names and messages with.
-SHOWN = {'names', 'terminal'}
+# What every room may show names and messages with, and read places of users with.
+SHOWN = {'names', 'terminal', 'places'}
 LEAVES = (
   'idle.py',
   'jigsaw/puzzle.py',

@@ -22,7 +22,6 @@ CASES = [
   ('cfn:small', {'data.val_root': 'v'}, 'data.val_fraction', 'data.val_root'),
   ('cfn', {}, 'data.val_fraction', 'data.val_split'),
   ('cfn', {}, 'data.crops_per_photograph', 'bundled'),
-  ('cfn', {}, 'data.cache_dir', 'folder'),
   ('frozen_layers', {}, 'data.labels', 'voc'),
   ('knn', {'weights': 'w.npz'}, 'model.width', 'weights'),
   ('alexnet_to_jigsaw', {'weights': 'w.npz'}, 'model.order', 'weights'),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import transfer_cases as cases
 
+from cfn_jax import places
 from cfn_jax.training import checkpoint, devices
 from cfn_jax.transfer import arrays, cards, checkpoints, export, files
 from cfn_jax.transfer import weights as weights_lib
@@ -392,6 +393,6 @@ def test_a_path_that_is_not_there_is_named(tmp_path):
   with pytest.raises(weights_lib.WeightsError, match='no such file or folder'):
     files.load_weights(tmp_path / 'nothing')
   for address in ('gs://bucket/run', 's3://bucket/model.pth'):
-    with pytest.raises(weights_lib.WeightsError, match=f'{address} is an address'):
+    with pytest.raises(places.PlaceError, match=f'{address} is an address'):
       files.load_weights(address)
   assert set(checkpoints.COLLECTIONS) == {'params', 'ema'}

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax import places
 from cfn_jax.data import folder, listing
-from cfn_jax.data.record import Record, SourceError, check_index, local_path
+from cfn_jax.data.record import Record, SourceError, check_index
 
 FORMAT = 'cfn_jax records'
 VERSION = 1
@@ -133,8 +134,8 @@ class Index:
     """
     labels = np.full_like(self.labels, -1)
     if self.class_names and set(self.class_names) <= set(class_names):
-      places = {name: place for place, name in enumerate(class_names)}
-      numbers = np.array([places[name] for name in self.class_names], np.int32)
+      order = {name: place for place, name in enumerate(class_names)}
+      numbers = np.array([order[name] for name in self.class_names], np.int32)
       labels = np.where(self.labels < 0, -1, numbers[self.labels])
     else:
       class_names = ()
@@ -161,7 +162,7 @@ def open_records(
   """
   index = load_index(root)
   if val_root:
-    val_index = load_index(local_path(val_root))
+    val_index = load_index(places.local(val_root))
     train = index.source(np.ones(len(index.names), bool), index.class_names)
     return train, val_index.source(np.ones(len(val_index.names), bool), index.class_names)
   held_out = folder.hash_split(index.names, val_fraction)

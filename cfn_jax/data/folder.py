@@ -14,8 +14,9 @@ import re
 
 import numpy as np
 
+from cfn_jax import places
 from cfn_jax.data import images, listing
-from cfn_jax.data.record import Record, SourceError, check_index, local_path
+from cfn_jax.data.record import Record, SourceError, check_index
 
 _log = logging.getLogger(__name__)
 _SPLITS = r'(img_)?(train(ing)?|val(id(ation)?)?|test(ing)?|dev)([-_ ]?(set|images|data))?'
@@ -116,7 +117,7 @@ def open_folder(
       )
     train, val = names.where(~held_out), names.where(held_out)
     return labelled(root, train, classes, others), labelled(root, val, classes)
-  val_folder = local_path(val_root)
+  val_folder = places.local(val_root)
   val_names, _, val_others = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
   val_classes = class_folders(val_names)
   shared = classes if val_classes and set(val_classes) <= set(classes) else ()

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cfn_jax.data.record import SourceError, local_path
+from cfn_jax import places
+from cfn_jax.data.record import SourceError
 
 JPEG_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif')
 SUFFIXES = (*JPEG_SUFFIXES, '.png', '.webp', '.gif', '.bmp', '.tif', '.tiff')
@@ -227,7 +228,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _cache_path(root: pathlib.Path, cache_dir: str) -> pathlib.Path | None:
   """The file of a folder's listing; None where there is no cache folder."""
-  base = local_path(cache_dir) if cache_dir else default_cache_dir()
+  base = places.local(cache_dir) if cache_dir else default_cache_dir()
   return base and base / f'{hashlib.sha256(os.fsencode(root)).hexdigest()[:24]}.listing'
 
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from cfn_jax import terminal
+from cfn_jax import places, terminal
 from cfn_jax.data import array_records, prepare_pool, prepare_shard, prepare_source
 from cfn_jax.data.prepare_pool import PrepareError
 from cfn_jax.data.prepare_shard import Settings, write_json
 from cfn_jax.data.prepare_source import PreparableSource
-from cfn_jax.data.record import Source, local_path
+from cfn_jax.data.record import Source
 
 # Shards are what an interrupted run does again, and files that loader processes open.
 _IMAGES_PER_SHARD = 2048
@@ -72,7 +72,7 @@ def prepare(
       f'short side {short_side_px}, quality {quality}, shards {num_shards}, workers {num_workers}: '
       'quality is 1..100, the others are not negative'
     )
-  folder_out = local_path(out)
+  folder_out = places.local(out)
   _check_out(folder_out)
   opened = prepare_source.open_source(source, labels=labels, synsets=synsets)
   stamp = opened.stamp()
@@ -164,7 +164,7 @@ def _run(
   entries = {n: entry for n in shards if (entry := _finished(out, n)) is not None}
   if verify:
     entries = _verified(out, entries, show_progress)
-  missing = {n: places for n, places in shards.items() if n not in entries}
+  missing = {n: rows for n, rows in shards.items() if n not in entries}
   for leftover in _leftovers(out):
     leftover.unlink(missing_ok=True)
   if missing:

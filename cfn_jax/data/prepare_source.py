@@ -2,8 +2,9 @@
 
 import hashlib
 
+from cfn_jax import places
 from cfn_jax.data import folder, label_lists, listing, tar_source
-from cfn_jax.data.record import SourceError, local_path
+from cfn_jax.data.record import SourceError
 
 PreparableSource = folder.FileSource | tar_source.TarSource
 
@@ -20,7 +21,7 @@ def open_source(source: str, *, labels: str = '', synsets: str = '') -> Preparab
   """
   if synsets and not labels:
     raise SourceError(f'--synsets={synsets}: it says what the numbers in --labels mean; give both')
-  path = local_path(source)
+  path = places.local(source)
   try:
     packed = path.is_file()
   except OSError as error:
@@ -46,7 +47,7 @@ def _label(opened: PreparableSource, source: str, labels: str, synsets: str) -> 
       f'{opened.class_names[0]}; give the folder of the images itself, or no --labels'
     )
   opened.labels, opened.class_names = label_lists.read_labels(
-    list(opened.names), local_path(labels), local_path(synsets) if synsets else None
+    list(opened.names), places.local(labels), places.local(synsets) if synsets else None
   )
   told = opened.fingerprint.encode() + opened.labels.tobytes()
   told += '\0'.join(opened.class_names).encode('utf8', 'surrogateescape')

@@ -4,8 +4,6 @@ Every kind of source (bundled.py, folder.py, array_records.py, tfds_source.py) g
 sources.py opens them; the pipeline reads them in loader processes: they pickle and import no JAX.
 """
 
-import os
-import pathlib
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -40,17 +38,3 @@ def check_index(index: int, length: int) -> int:
   if not 0 <= index < length:
     raise IndexError(f'record {index} of {length}')
   return int(index)
-
-
-def local_path(text: str) -> pathlib.Path:
-  """The path that a field names, `~` replaced where there is a home folder.
-
-  Raises:
-    SourceError: it is the address of a bucket, not a path.
-  """
-  if '://' in text:
-    raise SourceError(
-      f'{text} is an address, not a folder of this machine: mount the bucket and name the folder, '
-      'see docs/data.md'
-    )
-  return pathlib.Path(os.path.expanduser(text))  # noqa: PTH111  (the method raises without a home)

@@ -8,7 +8,8 @@ written by prepare.py), 'tfds' (tfds_source.py). Only what a kind needs is impor
 from collections.abc import Mapping
 from typing import Any
 
-from cfn_jax.data.record import Record, Source, SourceError, local_path
+from cfn_jax import places
+from cfn_jax.data.record import Record, Source, SourceError
 
 __all__ = [
   'KINDS',
@@ -54,7 +55,7 @@ def clear_idle(source: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_records(folder: str) -> bool:
   """Says whether a folder holds records that prepare wrote."""
-  return (local_path(folder) / 'index.json').is_file()
+  return (places.local(folder) / 'index.json').is_file()
 
 
 def open_sources(
@@ -111,7 +112,7 @@ def open_sources(
     )
   if not root and source != 'tfds':
     raise SourceError(f'data.root is empty: data.source = {source!r} needs a folder')
-  folder_path = local_path(root)
+  folder_path = places.local(root)
   if source == 'folder':
     from cfn_jax.data import folder
 

@@ -10,8 +10,9 @@ import re
 
 import numpy as np
 
+from cfn_jax import places
 from cfn_jax.data import folder, listing, text_lists
-from cfn_jax.data.record import SourceError, local_path
+from cfn_jax.data.record import SourceError
 
 _LABELLED = re.compile(r'\s+(-1|0|1)$')
 
@@ -30,7 +31,7 @@ def open_voc(
     )
   names = list_split(root, split, field='data.split')
   if val_split:
-    val_folder = local_path(val_root) if val_root else root
+    val_folder = places.local(val_root) if val_root else root
     val_names = list_split(val_folder, val_split, field='data.val_split')
     return _source(root, names, split), _source(val_folder, val_names, val_split)
   held_out = folder.hash_split(listing.Names.of(names), val_fraction)

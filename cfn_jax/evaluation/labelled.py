@@ -12,7 +12,8 @@ import pathlib
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import folder, pipeline, record, sources, tfds_source, voc_labels
+from cfn_jax import places
+from cfn_jax.data import folder, pipeline, sources, tfds_source, voc_labels
 
 NAMED = 10  # of what is wrong, so many are named
 
@@ -111,7 +112,7 @@ def _read_labels(
     return voc_labels.read_tfds_labels(source)
   assert isinstance(source, folder.FileSource)
   stems = [pathlib.PurePath(name).stem for name in source.names]
-  return voc_labels.read_labels(record.local_path(root), split, stems, origin=origin)
+  return voc_labels.read_labels(places.local(root), split, stems, origin=origin)
 
 
 def _check_classes(training: sources.Source, testing: sources.Source) -> None:

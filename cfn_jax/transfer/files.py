@@ -6,12 +6,12 @@ card beside it, or assumed, and then noted in `origin['notes']`.
 """
 
 import dataclasses
-import os
 import pathlib
 import textwrap
 import zipfile
 from typing import Any
 
+from cfn_jax import places
 from cfn_jax.transfer import arrays, caffe, cards, checkpoints, layouts, networks, pytorch
 from cfn_jax.transfer import weights as weights_lib
 
@@ -63,7 +63,7 @@ def load_weights(
   Raises:
     WeightsError: what is wrong, where, and what would be right.
   """
-  path = local_path(path)
+  path = places.local(path)
   if not path.exists():
     raise WeightsError(f'{path}: there is no such file or folder')
   file = find_file(path)
@@ -79,17 +79,6 @@ def load_weights(
       + (f' ({textwrap.shorten(notes, 300, placeholder=" ...")})' if notes else '')
     )
   return found
-
-
-def local_path(path: str | pathlib.Path) -> pathlib.Path:
-  """Gives the path that someone names, `~` replaced where there is a home folder.
-
-  Raises:
-    WeightsError: it is the address of a bucket, not a path.
-  """
-  if '://' in str(path):
-    raise WeightsError(f'{path} is an address: copy it to this machine, or mount the bucket')
-  return pathlib.Path(os.path.expanduser(path))  # noqa: PTH111  (the method raises without a home)
 
 
 def find_file(path: pathlib.Path) -> pathlib.Path:
