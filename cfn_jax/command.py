@@ -90,7 +90,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   # The config comes first, wherever it stands: its fields can be set only once it is read.
   named = named or [f'--config={DEFAULT_CONFIG}']
   argv = [argv[0], *named, *others]
-  _ARGUMENTS[:] = argv
+  sys.argv[:] = _ARGUMENTS[:] = argv
   with short_errors(config_files.ConfigError, places.PlaceError):
     text = named[0].partition('=')[2]
     _check_fields(config_files.load(text), text, others)

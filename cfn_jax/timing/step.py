@@ -86,9 +86,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     k = arguments.permutations_per_pass or config.model.permutations_per_pass
     config.model.permutations_per_pass = k
   for name, (least, largest) in LIMITS.items():
-    if not least <= getattr(arguments, name) <= largest:
-      flag = f'--{name.replace("_", "-")}={getattr(arguments, name)}'
-      raise ValueError(f'{flag}: {least} to {largest}')
+    value = getattr(arguments, name)
+    if not least <= value <= largest:
+      limit = f'at most {largest}' if value > largest else f'at least {least}'
+      raise ValueError(f'--{name.replace("_", "-")}={value}: {limit}')
   host_memory.keep_freed()
   devices.check_platform()
   devices.set_precision(config.matmul_precision)

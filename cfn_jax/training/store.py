@@ -11,6 +11,7 @@ import shutil
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from cfn_jax.training import checkpoint, step_folders
 
@@ -50,13 +51,16 @@ def check(workdir: pathlib.Path) -> None:
   try:
     with checkpoint.Checkpoints(probe, keep_latest=1, keep_best=0, best='') as saver:
       saver.save(STEP, {'probe': np.arange(4, dtype=np.float32)}, {'fingerprint': {}}, {})
+    if several:  # the first host reads it back, and removes it when all are done
+      multihost_utils.sync_global_devices('the store is checked')
   except (checkpoint.CheckpointError, OSError) as error:
     raise checkpoint.CheckpointError(
       f'--workdir={workdir} keeps no checkpoint ({step_folders.shorten(error)}): it needs a disk '
       'with room that can be written, and a path shorter than 3,900 bytes'
     ) from error
   finally:
-    shutil.rmtree(probe, ignore_errors=True)
+    if jax.process_index() == 0:
+      shutil.rmtree(probe, ignore_errors=True)
 
 
 def _is_text(part: str) -> bool:
