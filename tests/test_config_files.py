@@ -64,8 +64,8 @@ def test_a_copy_of_the_folder_imports_its_own_files(tmp_path):
   shutil.copytree(REPOSITORY / 'configs', tmp_path / 'mine')
   path = tmp_path / 'mine' / 'cfn.py'
   path.write_text(path.read_text().replace('c.momentum = 0.9 ', 'c.momentum = 0.5 '))
-  assert config_files.load(f'{tmp_path}/mine/knn.py').momentum == 0.5
-  assert config_files.load('knn').momentum == 0.9
+  assert config_files.load(f'{tmp_path}/mine/solve.py').momentum == 0.5
+  assert config_files.load('solve').momentum == 0.9
 
 
 def test_a_folder_with_a_colon_is_no_variant(tmp_path):
