@@ -20,7 +20,7 @@ ROOMS = {
   'jigsaw/permutation': {'jigsaw/permutation'},
   'jigsaw/puzzle': set(),
   'jigsaw/solving': set(),
-  'jigsaw/transform': {'data/pipeline', 'jigsaw/puzzle'},
+  'jigsaw/transform': {'data/pipeline', 'data/images', 'jigsaw/puzzle'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw', 'transfer/weights'},
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import images, pipeline, sources
+from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
 from cfn_jax.models import alexnet, cfn
@@ -20,7 +20,6 @@ from cfn_jax.training import task as tasks
 from cfn_jax.transfer import weights as weights_lib
 
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
-MEASURED = 256  # visits whose tiles are measured for the input record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +235,8 @@ class Pretext:
     if own.kind == 'global':
       red, green, blue = [own.scale / own.global_std] * 3
       return weights_lib.InputRecord('rgb', own.global_mean, (red, green, blue))
-    mean, std = measure_tiles(self, own.kind) or (own.global_mean, 0.0)
+    found = transform.measure_tiles(self.training, self.visits, own.kind)
+    mean, std = found or (own.global_mean, 0.0)
     std = std if std and own.kind != 'mean' else own.global_std
     return weights_lib.InputRecord('rgb', mean, (own.scale,) * 3, own.kind, std)
 
@@ -260,27 +260,6 @@ class Pretext:
     rngs = {} if key is None else {'dropout': key}
     logits: Any = self.model.apply({'params': params}, *arguments, train=key is not None, rngs=rngs)
     return logits
-
-
-def measure_tiles(pretext: Pretext, kind: str) -> tuple[tuple[float, float, float], float] | None:
-  """Measures what tiles are normalised by: the mean (R, G, B) and the std, 0..255.
-
-  Each is averaged over the tiles of the first training visits. With `kind` 'tile' a tile has one
-  mean and one std over its channels, else one for each channel. None where no image can be read.
-  """
-  axes = (1, 2, 3) if kind == 'tile' else (1, 2)
-  means, stds = [], []
-  for position in range(min(MEASURED, len(pretext.training.source))):
-    try:
-      tiles = pretext.visits.sample(pretext.training.train(position)).tiles  # [T, h, w, 3]
-    except images.BadImage:
-      continue
-    means.append(tiles.mean(axes, keepdims=True).mean(0))
-    stds.append(tiles.std(axes).mean())
-  if not means:
-    return None
-  red, green, blue = np.broadcast_to(np.mean(means, axis=0), (1, 1, 3)).ravel().tolist()
-  return (red, green, blue), float(np.mean(stds))
 
 
 def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -> Pretext:

@@ -5,8 +5,10 @@ import dataclasses
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import pipeline
+from cfn_jax.data import images, pipeline
 from cfn_jax.jigsaw import puzzle
+
+MEASURED = 256  # visits whose tiles are measured for the input record
 
 
 def make_geometry(config: ml_collections.ConfigDict) -> puzzle.Geometry:
@@ -87,3 +89,26 @@ class MakePuzzle:
 
   def _arrays(self, made: puzzle.Puzzle) -> pipeline.Batch:
     return {'tiles': made.tiles, 'label': made.labels[0] if self.puzzles == 1 else made.labels}
+
+
+def measure_tiles(
+  reader: pipeline.Reader, visits: MakePuzzle, kind: str
+) -> tuple[tuple[float, float, float], float] | None:
+  """Measures what tiles are normalised by: the mean (R, G, B) and the std, 0..255.
+
+  Each is averaged over the tiles of the first training visits. With `kind` 'tile' a tile has one
+  mean and one std over its channels, else one for each channel. None where no image can be read.
+  """
+  axes = (1, 2, 3) if kind == 'tile' else (1, 2)
+  means, stds = [], []
+  for position in range(min(MEASURED, len(reader.source))):
+    try:
+      tiles = visits.sample(reader.train(position)).tiles  # [T, h, w, 3]
+    except images.BadImage:
+      continue
+    means.append(tiles.mean(axes, keepdims=True).mean(0))
+    stds.append(tiles.std(axes).mean())
+  if not means:
+    return None
+  red, green, blue = np.broadcast_to(np.mean(means, axis=0), (1, 1, 3)).ravel().tolist()
+  return (red, green, blue), float(np.mean(stds))
