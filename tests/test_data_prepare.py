@@ -12,6 +12,7 @@ import sys
 import tarfile
 import time
 
+import conftest
 import cv2
 import numpy as np
 import pytest
@@ -379,6 +380,47 @@ def test_a_killed_command_leaves_no_process_and_can_be_given_again(tmp_path, end
   out, err = again.communicate(timeout=60)
   assert again.returncode == 0 and out.startswith('400 images'), err
   assert len(read(tmp_path / 'out')) == 400 and not list((tmp_path / 'out').glob('*.tmp'))
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from cfn_jax.data import prepare, prepare_pool
+
+def main():
+  wait = prepare_pool.futures.wait
+
+  def interrupted(pending, *arguments):  # while it takes the locks of all futures, one by one
+    conditions = [future._condition for future in pending]
+    for condition in conditions:
+      condition.acquire()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)
+    for condition in conditions:
+      condition.release()
+    return wait(pending, *arguments)
+
+  prepare_pool.futures.wait = interrupted
+  try:
+    prepare.prepare(source=sys.argv[1], out=sys.argv[2], num_shards=30, num_workers=2)
+  except KeyboardInterrupt:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    sys.exit(9)
+
+if __name__ == '__main__':
+  main()
+"""
+
+
+def test_an_interrupt_while_the_futures_are_locked_does_not_hang(tmp_path):
+  many_photos(tmp_path / 'in', 60)
+  (tmp_path / 'program.py').write_text(INTERRUPTED)
+  done = subprocess.run(
+    [sys.executable, tmp_path / 'program.py', tmp_path / 'in', tmp_path / 'out'],
+    env=os.environ | {'PYTHONPATH': str(conftest.REPOSITORY)},
+    timeout=60,
+    check=False,
+  )
+  assert done.returncode == 9
 
 
 @pytest.mark.slow

@@ -78,6 +78,24 @@ def _interrupts_held_back() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextlib.contextmanager
+def _interrupts_noted() -> Iterator[threading.Event]:
+  """Notes Ctrl-C, instead of raising wherever the main thread is.
+
+  `futures.wait` takes the locks of all futures: raised while it does, the exception would leave
+  some of them locked, and the pool would wait for them for ever.
+  """
+  noted = threading.Event()
+  if threading.current_thread() is not threading.main_thread():
+    yield noted  # only the main thread has handlers
+    return
+  before = signal.signal(signal.SIGINT, lambda *_: noted.set())
+  try:
+    yield noted
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
 def make_shards(
   source: Source,
   missing: dict[int, range],
@@ -91,17 +109,19 @@ def make_shards(
   Raises:
     PrepareError: a process was killed.
     DiskFullError: there is no room.
+    KeyboardInterrupt: after Ctrl-C, once the processes have stopped.
   """
   context = multiprocessing.get_context('spawn')
   counter, stop = context.Value('q', 0), context.Event()
-  with futures.ProcessPoolExecutor(
-    workers, context, _begin_worker, (source, out, settings, (counter, stop), os.getpid())
-  ) as pool:
+  begin = _begin_worker, (source, out, settings, (counter, stop), os.getpid())
+  with _interrupts_noted() as noted, futures.ProcessPoolExecutor(workers, context, *begin) as pool:
     with _interrupts_held_back():
       pending = {pool.submit(_make_in_worker, n, places) for n, places in missing.items()}
     shown = 0
     try:
       while pending:
+        if noted.is_set():
+          raise KeyboardInterrupt
         ready, pending = futures.wait(pending, 0.2, futures.FIRST_COMPLETED)
         count = counter.value
         bar.update(count - shown)
