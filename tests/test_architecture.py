@@ -17,7 +17,7 @@ ROOMS = {
   'models': {'models'},
   'training': {'training'},
   'data': {'data'},
-  'jigsaw/permutation': {'jigsaw/permutation'},
+  'jigsaw/permutation': {'jigsaw/permutation', 'data/file_kinds'},
   'jigsaw/puzzle': set(),
   'jigsaw/solving': set(),
   'jigsaw/transform': {'data/pipeline', 'data/images', 'jigsaw/puzzle'},

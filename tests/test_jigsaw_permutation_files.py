@@ -133,7 +133,11 @@ REFUSED = {
   'words': (b'tile,one\n', "row 1 is 'tile,one'"),
   'fractions': (b'0 1 2 3\n0.0 1 2 3\n', 'row 2 is .* whole numbers'),
   'lengths': (b'0 1 2 3\n1 0 2\n', 'row 2 has 3 values, row 1 has 4'),
-  'image': (b'\xff\xd8\xff\xe0JFIF', 'neither'),
+  'image': (b'\xff\xd8\xff\xe0JFIF', 'it is a JPEG image, not a set: save the rows as .npy'),
+  'npz': (b'PK\x03\x04' + b'\0' * 60, r'a ZIP archive \(as .npz and .pt are\), not a set'),
+  'mat': (b'MATLAB 5.0 MAT-file, Platform: GLNXA64' + b'\0' * 90, 'a MATLAB file, not a set'),
+  'pickle': (b'\x80\x02}q\x00' + b'\0' * 30, 'a pickle, not a set'),
+  'lfs': (b'version https://git-lfs.github.com/spec/v1\noid sha256:0', 'a Git LFS pointer'),
 }
 
 

@@ -1,6 +1,6 @@
 """Recognises files that are something else than what was asked for, by their first bytes.
 
-Used by images.py and tar_source.py, to name what a file is and what to do with it.
+Used by images.py, tar_source.py and jigsaw/permutation_files.py, to name what a file is and what to do with it.
 """
 
 HEAD = 64  # bytes that `recognise` needs
@@ -10,7 +10,7 @@ _KINDS = (
   (b'BZh', 'bzip2-compressed data; decompress it first (bunzip2)'),
   (b'\xfd7zXZ\x00', 'xz-compressed data; decompress it first (unxz)'),
   (b'\x28\xb5\x2f\xfd', 'zstd-compressed data; decompress it first (unzstd)'),
-  (b'PK\x03\x04', 'a ZIP archive; unpack it first'),
+  (b'PK\x03\x04', 'a ZIP archive (as .npz and .pt are); unpack it first'),
   (b'PK\x05\x06', 'an empty ZIP archive'),
   (b"7z\xbc\xaf'\x1c", 'a 7z archive; unpack it first'),
   (b'Rar!\x1a\x07', 'a RAR archive; unpack it first'),
@@ -20,6 +20,11 @@ _KINDS = (
   (b'\xff\x4f\xff\x51', 'a JPEG 2000 image'),
   (b'\x89HDF', 'an HDF5 file'),
   (b'\x93NUMPY', 'a NumPy array'),
+  (b'MATLAB ', 'a MATLAB file'),
+  (b'\x80\x02', 'a pickle'),
+  (b'\x80\x03', 'a pickle'),
+  (b'\x80\x04', 'a pickle'),
+  (b'\x80\x05', 'a pickle'),
   (b'version https://git-lfs', 'a Git LFS pointer; git lfs pull fetches the file itself'),
   (b'version https://hawser', 'a Git LFS pointer; git lfs pull fetches the file itself'),
   (b'/annex/objects/', 'a git-annex pointer; git annex get fetches the file itself'),
@@ -39,7 +44,7 @@ def recognise(head: bytes) -> str:
   """Says what a file is that begins so, and what to do with it; '' for what is not known here.
 
   >>> recognise(b'PK\\x03\\x04...'), recognise(b'RIFF....WEBP')
-  ('a ZIP archive; unpack it first', 'a WebP image')
+  ('a ZIP archive (as .npz and .pt are); unpack it first', 'a WebP image')
   """
   if not head:
     return 'an empty file'

@@ -16,6 +16,7 @@ import warnings
 
 import numpy as np
 
+from cfn_jax.data import file_kinds
 from cfn_jax.jigsaw.permutation_measures import PermutationError
 
 MAX_BYTES = 2**28  # a set of all 9! permutations takes 13 MB as the authors' binary
@@ -75,6 +76,9 @@ def _parse(content: bytes) -> tuple[np.ndarray, str]:
     num, tiles = (int(v) for v in np.frombuffer(content, '<i4', 2))
     if num > 0 and tiles > 0 and len(content) == 8 + 4 * num * tiles:
       return np.frombuffer(content, '<i4', offset=8).reshape(num, tiles), 'binary'
+  kind = file_kinds.recognise(content[: file_kinds.HEAD]).partition(';')[0]
+  if kind:
+    raise PermutationError(f'it is {kind}, not a set: save the rows as .npy or as text')
   if b'\0' not in content:
     return _parse_text(content), 'text'
   if len(content) >= 8:
