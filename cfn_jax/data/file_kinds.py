@@ -1,6 +1,6 @@
 """Recognises files that are something else than what was asked for, by their first bytes.
 
-Used by images.py, tar_source.py and jigsaw/permutation_files.py, to name what a file is and what to do with it.
+Readers of images, tars and permutation sets name with it what a file is and what to do with it.
 """
 
 HEAD = 64  # bytes that `recognise` needs
