@@ -15,6 +15,7 @@ import numpy as np
 from cfn_jax.evaluation import identity, runs, tables, trunks
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.models import alexnet
 from cfn_jax.training import optimizer
 from cfn_jax.transfer import cards, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -71,6 +72,13 @@ def make_run(
   """Builds the run that locks conv1 .. convK, on tiles of the scale that those layers learned."""
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
   fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
+  init = config.model.init
+  if not alexnet.fits(init, fed.contrast()):
+    raise ValueError(
+      f"model.init = '{init}' draws the layers above for inputs of another scale: "
+      f'{trunk.label()} is fed a standard deviation of {fed.contrast():.3g}, which goes with '
+      + ("'caffe'" if init == 'he' else "'he'")
+    )
   pretext = dataclasses.replace(pretext, normalization=make_normalization(fed))
   weights = surgery.fold_input(weights, to=fed)
   locked = CONVOLUTIONS[:k]
