@@ -12,6 +12,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from cfn_jax.data import record
 from cfn_jax.evaluation import identity, runs, tables, trunks
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
@@ -72,12 +73,12 @@ def make_run(
   """Builds the run that locks conv1 .. convK, on tiles of the scale that those layers learned."""
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
   fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
-  init = config.model.init
-  if not alexnet.fits(init, fed.contrast()):
+  drawn = config.model.init
+  if not alexnet.fits(drawn, fed.contrast()):
     raise ValueError(
-      f"model.init = '{init}' draws the layers above for inputs of another scale: "
+      f"model.init = '{drawn}' draws the layers above for inputs of another scale: "
       f'{trunk.label()} is fed a standard deviation of {fed.contrast():.3g}, which goes with '
-      + ("'caffe'" if init == 'he' else "'he'")
+      + ("'caffe'" if drawn == 'he' else "'he'")
     )
   pretext = dataclasses.replace(pretext, normalization=make_normalization(fed))
   weights = surgery.fold_input(weights, to=fed)
@@ -120,6 +121,8 @@ def _finish(
     fingerprint={
       **task.fingerprint,
       **identity.describe_training(config),
+      'training images': record.identify(pretext.training.source),
+      'validation images': record.identify(source),
       'network': network | {'groups': list(pretext.model.groups), 'width': pretext.model.width},
       **fingerprint,
     },

@@ -231,8 +231,8 @@ def make_task(
     fingerprint={
       **identity.describe_training(config),
       **classifier.identify(),
-      'training images': data.training.fingerprint(),
-      'test images': data.testing.fingerprint(),
+      'training images': data.training.fingerprint,
+      'test images': data.testing.fingerprint,
       'classes': list(data.class_names),
     },
     summary=[
