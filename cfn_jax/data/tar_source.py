@@ -88,36 +88,50 @@ def open_tar(path: pathlib.Path) -> TarSource:
   Raises:
     SourceError: not a tar file, compressed, cut short, or without images.
   """
-  places: dict[str, Place] = {}
+  found: dict[str, tuple[str, Place]] = {}  # name: the tar that holds it, its place in the file
   left_out: dict[str, str] = {}
+  doubles: list[tuple[str, str]] = []
   others: list[str] = []
   try:
     with path.open('rb') as file:
-      for name, place, reason in _members(file, path.stat().st_size, str(path)):
-        # Of two with one name the later counts, as when unpacking.
-        if reason:
-          places.pop(name, None)
+      for name, where, place, reason in _members(file, path.stat().st_size, str(path)):
+        held, before = found.get(name, (where, place))
+        if name.endswith('/'):
+          gone = [n for n, (tar, _) in found.items() if f'{tar}/'.startswith(f'{where}/')]
+          doubles += [(n, reason) for n in gone if found.pop(n)]
+        elif reason:
+          if held == where:
+            found.pop(name, None)
           left_out[name] = reason
-        elif listing.is_image(name):
-          left_out.pop(name, None)
-          places[name] = place
-        else:
+        elif not listing.is_image(name):
           others.append(name)
+        elif held != where:
+          doubles.append((name, f'the one in {where}: {held} has another one of this name'))
+        else:
+          # Of two with one name in one tar the later counts, as when unpacking.
+          if before != place:
+            doubles.append((name, f'a later one of this name in {where} replaces it'))
+          left_out.pop(name, None)
+          found[name] = where, place
   except OSError as error:
     raise SourceError(f'cannot read {path}: {error.strerror or error}') from None
-  if not places:
+  if not found:
     told = next((f'; {name}: {reason}' for name, reason in left_out.items()), '')
     held = f', but {len(others):,} other files, such as {others[0]}' if others else ''
     raise SourceError(f'no images in {path} ({" ".join(listing.SUFFIXES)}){held}{told}')
-  lines = [{'name': n, 'reason': r} for n, r in left_out.items()]
+  lines = [{'name': n, 'reason': r} for n, r in (*left_out.items(), *doubles)]
+  places = {name: place for name, (_, place) in found.items()}
   return TarSource(path, places, lines, listing.Others(len(others), min(others, default='')))
 
 
-def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tuple[str, Place, str]]:
+def _members(
+  file: 'BinaryIO | _Part', length: int, where: str
+) -> Iterator[tuple[str, str, Place, str]]:
   """Yields each regular file, inner tars opened, and each that would be one but cannot be read.
 
-  A file is its name, its place (offset in the outermost file, size, modification time), and '' or
-  the reason why it is left out. Hidden ones are passed over, hidden inner tars too.
+  A file is its name, the tar that holds it, its place (offset in the outermost file, size,
+  modification time), and '' or the reason why it is left out. Hidden ones are passed over, hidden
+  inner tars too. A name that ends in a slash says that the files of an inner tar are replaced.
   """
   try:
     with tarfile.open(fileobj=file, mode='r:') as tar:
@@ -133,18 +147,21 @@ def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tupl
         reason = _why_unread(member, name, seen)
         if reason:
           if _may_hold_images(name):
-            yield name, _NOWHERE, reason
+            yield name, where, _NOWHERE, reason
           continue
+        stem, suffix = posixpath.splitext(name)
+        is_tar, inside = suffix.lower() == '.tar', f'{where}/{name}'
+        if is_tar and name in seen:
+          yield f'{stem}/', inside, _NOWHERE, f'a later {inside} replaces the one that holds it'
         if not member.islnk():
           seen[name] = (member.offset_data, member.size)
         offset, size = seen[_plain_name(member.linkname) if member.islnk() else name]
-        stem, suffix = posixpath.splitext(name)
-        if suffix.lower() == '.tar':
+        if is_tar:
           inner = _Part(file, offset, size)
-          for inside, (start, count, mtime), why in _members(inner, size, f'{where}/{name}'):
-            yield f'{stem}/{inside}', (offset + start, count, mtime), why
+          for each, tar_name, (start, count, mtime), why in _members(inner, size, inside):
+            yield f'{stem}/{each}', tar_name, (offset + start, count, mtime), why
         else:
-          yield name, (offset, size, float(member.mtime)), ''
+          yield name, where, (offset, size, float(member.mtime)), ''
   except tarfile.TarError as error:
     file.seek(0)
     kind = file_kinds.recognise(file.read(file_kinds.HEAD))
