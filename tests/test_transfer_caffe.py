@@ -513,6 +513,23 @@ def test_unpacked_double_and_biasless_arrays_are_read(tmp_path):
     found = caffe.read_caffemodel(path)
     assert np.array_equal(found.params['conv1']['kernel'], kernel.transpose(2, 3, 1, 0))
     assert not found.params['conv1']['bias'].any()
+    assert found.notes == ['no bias in the file: zeros assumed for conv1']
+
+
+@pytest.mark.parametrize('gone', ['conv1', 'conv3', 'conv5'])
+def test_a_network_without_one_convolution_is_refused(tmp_path, gone):
+  arrays = layouts.to_foreign(cases.draw(kind='cfn', side=3, width=0.1))
+  pieces = [wire.encode_bytes(1, 'net')]
+  for name in weights_lib.LAYERS:
+    blobs = [_blob(arrays[f'{name}.{kind}']) for kind in ('weight', 'bias')]
+    kind = 'Convolution' if name in weights_lib.CONVOLUTIONS else 'InnerProduct'
+    pieces.append(_layer('other_conv' if name == gone else name, kind, '', '', blobs))
+  path = tmp_path / 'whole.caffemodel'
+  path.write_bytes(b''.join(pieces))
+  with pytest.raises(
+    weights_lib.WeightsError, match=f'{gone} missing, below fc6; not read: other_conv'
+  ):
+    files.load_weights(path)
 
 
 def test_a_cut_or_damaged_file_is_an_error_in_one_line(tmp_path):

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 import pytest
 import transfer_cases as cases
+from safetensors import numpy as reference
 
 from cfn_jax import places
 from cfn_jax.training import checkpoint, devices
-from cfn_jax.transfer import arrays, cards, checkpoints, export, files
+from cfn_jax.transfer import arrays, cards, checkpoints, export, files, layouts
 from cfn_jax.transfer import weights as weights_lib
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -214,8 +215,6 @@ def test_a_round_trip_returns_the_same_bytes(tmp_path, to, kind):
 
 
 def test_safetensors_hold_pytorchs_names_and_layouts(tmp_path):
-  from safetensors import numpy as reference
-
   export.save_folder(cases.draw(), tmp_path / 'out', 'safetensors')
   found = reference.load_file(tmp_path / 'out' / 'model.safetensors')
   assert found['conv2.weight'].shape == (64, 12, 5, 5) and found['fc6.weight'].shape == (24, 2304)
@@ -237,6 +236,49 @@ def test_numpys_own_npz_is_read_with_what_is_assumed(tmp_path):
     loaded = files.load_weights(tmp_path / 'w.npz')
     cases.assert_same_arrays(loaded, weights)
     assert loaded.stride == 4 and any('step' in note for note in loaded.origin['notes'])
+
+
+@pytest.mark.parametrize('kind', ['alexnet', 'cfn', 'trunk'])
+@pytest.mark.parametrize('gone', ['conv1', 'conv3'])
+@pytest.mark.parametrize('suffix', ['npz', 'safetensors'])
+def test_a_network_without_one_convolution_is_refused(tmp_path, kind, gone, suffix):
+  weights = cases.draw(kind=kind, width=0.1, side=3)
+  path = tmp_path / f'w.{suffix}'
+  last = 'conv5' if kind == 'trunk' else 'fc6'
+  for rest, words in (
+    ((gone,), f'{gone} missing, below {last}: the network is not whole'),
+    ((gone, 'conv4'), f'{gone}, conv4 missing, below {last}'),
+  ):
+    kept = {name: each for name, each in weights.params.items() if name not in rest}
+    if suffix == 'npz':
+      files.save_weights(weights.replace(params=kept), path)
+    else:
+      reference.save_file(layouts.to_foreign(weights.replace(params=kept)), path)
+    with pytest.raises(weights_lib.WeightsError, match=words):
+      files.load_weights(path)
+
+
+def test_the_first_convolutions_alone_are_read_and_a_bias_that_is_assumed_is_noted(tmp_path):
+  named = layouts.to_foreign(cases.draw(kind='trunk', width=0.1))
+  first = {name: array for name, array in named.items() if name[:5] in ('conv1', 'conv2')}
+  first.pop('conv2.bias')
+  reference.save_file(first, tmp_path / 'w.safetensors')
+  loaded = files.load_weights(tmp_path / 'w.safetensors')
+  assert loaded.layers() == ('conv1', 'conv2')
+  assert not loaded.params['conv2']['bias'].any()
+  assert 'no bias in the file: zeros assumed for conv2' in loaded.origin['notes']
+
+
+def test_unknown_convolutions_beside_fc6_are_listed_first(tmp_path):
+  named = layouts.to_foreign(cases.draw(width=0.1))
+  other = {name.replace('conv', 'block_conv_'): array for name, array in named.items()}
+  other |= {f'a{i}': np.zeros(1, 'f4') for i in range(99)}
+  reference.save_file(other, tmp_path / 'w.safetensors')
+  with pytest.raises(
+    weights_lib.WeightsError, match=r'conv5 missing, below fc6; not read: block_conv_1\.bias, .*'
+  ) as error:
+    files.load_weights(tmp_path / 'w.safetensors')
+  assert str(error.value).endswith(' ...') and 'block_conv_5.weight' in str(error.value)
 
 
 def test_a_card_counts_only_for_its_own_file(tmp_path):

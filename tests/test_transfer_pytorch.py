@@ -316,11 +316,12 @@ def test_vissls_names_lead_there_and_back(order):
   named = pytorch.to_vissl(weights)
   assert ('_feature_blocks.4.1.running_var' in named) == (order == 'caffenet')
   wrapped = {f'base_model.model.trunk.{name}': array for name, array in named.items()}
-  params, found_order, stride, left_over = pytorch.from_state_dict(wrapped)
-  assert (found_order, stride, left_over) == (order, weights.stride, [])
+  found = pytorch.from_state_dict(wrapped)
+  assert (found.order, found.stride, found.left_over) == (order, weights.stride, [])
+  assert not found.notes
   for name in weights_lib.CONVOLUTIONS:
     for kind in ('kernel', 'bias'):
-      assert cases.difference(params[name][kind], weights.params[name][kind]) < 1e-7, name
+      assert cases.difference(found.params[name][kind], weights.params[name][kind]) < 1e-7, name
   with pytest.raises(weights_lib.WeightsError, match='96, 256, 384, 384, 256'):
     pytorch.to_vissl(cases.draw(kind='trunk'))
 

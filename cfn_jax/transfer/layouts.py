@@ -4,7 +4,9 @@ Theirs: convolutions `[out, in / groups, kh, kw]`, fully connected layers `[out,
 that fc6 takes in the order (channel, y, x). NumPy only.
 """
 
-from collections.abc import Mapping
+import dataclasses
+import textwrap
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -12,6 +14,53 @@ from cfn_jax.transfer import weights as weights_lib
 
 Arrays = dict[str, np.ndarray]  # 'conv1.weight', 'conv1.bias', ...
 _GRIDS = (1, 4, 9, 16, 25)  # tiles that a fc7 may see
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """What a foreign file holds.
+
+  Attributes:
+    order: '' where the file has neither pooling nor normalisation layers.
+    stride: of conv1; 0 where the file does not say.
+    left_over: layers or keys that hold arrays and were not read, with the reason.
+    notes: what was assumed of the arrays.
+  """
+
+  params: weights_lib.Params
+  order: str = ''
+  stride: int = 0
+  padding: int = 0
+  left_over: list[str] = dataclasses.field(default_factory=list)
+  notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def check_whole(layers: Iterable[str], left_over: Iterable[str]) -> None:
+  """Raises WeightsError where a convolution is missing below fc6 or a later convolution.
+
+  Args:
+    layers: those that were found.
+    left_over: what was not read: the error lists it, names with 'conv' first.
+  """
+  trunk = [name for name in (*weights_lib.CONVOLUTIONS, 'fc6') if name in layers]
+  if not trunk:
+    return
+  below = weights_lib.LAYERS[: weights_lib.LAYERS.index(trunk[-1])]
+  missing = [name for name in below if name not in trunk]
+  if missing:
+    names = sorted(left_over, key=lambda name: ('conv' not in name.lower(), name))
+    unread = textwrap.shorten(', '.join(names), 300, placeholder=' ...')
+    raise weights_lib.WeightsError(
+      f'{", ".join(missing)} missing, below {trunk[-1]}'
+      + (f'; not read: {unread}' if unread else ': the network is not whole')
+    )
+
+
+def note_biases(arrays: Iterable[str]) -> list[str]:
+  """Notes which layers have a weight but no bias, of keys 'conv1.weight', ..."""
+  held = set(arrays)
+  bare = [n for n in weights_lib.LAYERS if f'{n}.weight' in held and f'{n}.bias' not in held]
+  return [f'no bias in the file: zeros assumed for {", ".join(bare)}'] if bare else []
 
 
 def to_foreign(weights: weights_lib.Weights) -> Arrays:

@@ -93,17 +93,15 @@ def _find_tensors(loaded: Any, tensor: type) -> dict[str, Any]:
   return found
 
 
-def from_state_dict(
-  arrays: Mapping[str, np.ndarray],
-) -> tuple[weights_lib.Params, str, int, list[str]]:
-  """Gives parameters, the layer order and conv1's stride where the names imply them, and what was
-  left over.
+def from_state_dict(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
+  """Returns parameters, and the layer order and conv1's stride where the names imply them.
 
   Keys: ours with any prefix, or VISSL's with BatchNorm folded. Copies that share their weights
   (`conv1_s1`, `conv1_s2`, ...) are one layer.
 
   Raises:
-    WeightsError: torchvision's AlexNet or another network; a layer twice; copies that differ.
+    WeightsError: torchvision's AlexNet or another network; a layer twice; copies that differ; a
+      convolution is missing.
   """
   if 'features.0.weight' in arrays:
     first = list(arrays['features.0.weight'].shape)
@@ -134,14 +132,24 @@ def from_state_dict(
       f'no key ends in conv1.weight .. fc8.weight; it has {", ".join(sorted(arrays)[:6])} ...'
     )
   left_over = sorted(name for name in arrays if not _OWN_KEY.fullmatch(name))
-  params, dropped = layouts.from_foreign(named)
   order, stride = ('caffenet', 2) if copies else ('', 0)
-  return params, order, stride, left_over + dropped
+  return _found(named, order, stride, left_over)
 
 
-def _from_vissl(
-  arrays: Mapping[str, np.ndarray],
-) -> tuple[weights_lib.Params, str, int, list[str]]:
+def _found(named: layouts.Arrays, order: str, stride: int, left_over: list[str]) -> layouts.Found:
+  layers = [name.partition('.')[0] for name in named if name.endswith('.weight')]
+  layouts.check_whole(layers, left_over)
+  params, dropped = layouts.from_foreign(named)
+  return layouts.Found(
+    params,
+    order=order,
+    stride=stride,
+    left_over=left_over + dropped,
+    notes=layouts.note_biases(named),
+  )
+
+
+def _from_vissl(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
   blocks: dict[tuple[int, int], dict[str, np.ndarray]] = {}
   for name, array in arrays.items():
     match = _VISSL_KEY.fullmatch(name)
@@ -153,18 +161,18 @@ def _from_vissl(
     convolution, norm = blocks.get((block, 0), {}), blocks.get((block, 1), {})
     if 'weight' not in convolution:
       continue
-    weight = convolution['weight'].astype(np.float64)
-    bias = convolution.get('bias', np.zeros(len(weight))).astype(np.float64)
+    weight, bias = convolution['weight'].astype(np.float64), convolution.get('bias')
     if 'running_var' in norm:
       has_norm = True
       gain = norm['weight'].astype(np.float64) / np.sqrt(norm['running_var'] + _BATCH_NORM_EPS)
       weight = weight * gain[:, None, None, None]
-      bias = (bias - norm['running_mean']) * gain + norm['bias']
-    named[f'{layer}.weight'], named[f'{layer}.bias'] = weight, bias
-  params, dropped = layouts.from_foreign(named)
+      bias = ((0 if bias is None else bias) - norm['running_mean']) * gain + norm['bias']
+    named[f'{layer}.weight'] = weight
+    if bias is not None:
+      named[f'{layer}.bias'] = bias
   left_over = sorted(name for name in arrays if not _VISSL_KEY.fullmatch(name))
   order, stride = ('caffenet', 2) if has_norm else ('alexnet', 4)
-  return params, order, stride, left_over + dropped
+  return _found(named, order, stride, left_over)
 
 
 def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:
