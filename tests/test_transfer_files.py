@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import pickle
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import transfer_cases as cases
 from safetensors import numpy as reference
+from safetensors import torch as torch_reference
 
 from cfn_jax import places
 from cfn_jax.training import checkpoint, devices
@@ -279,6 +281,62 @@ def test_unknown_convolutions_beside_fc6_are_listed_first(tmp_path):
   ) as error:
     files.load_weights(tmp_path / 'w.safetensors')
   assert str(error.value).endswith(' ...') and 'block_conv_5.weight' in str(error.value)
+
+
+@pytest.mark.parametrize('dtype', ['int8', 'float8_e4m3fn', 'complex64'])
+def test_weights_of_a_type_that_is_not_read_name_it_and_counters_do_not_matter(tmp_path, dtype):
+  torch = pytest.importorskip('torch')
+  named = layouts.to_foreign(cases.draw(width=0.1))
+  tensors = {name: torch.from_numpy(array) for name, array in named.items()}
+  counted = {**tensors, 'norm.num_batches_tracked': torch.tensor(3)}
+  typed = {**tensors, 'conv2.weight': tensors['conv2.weight'].to(getattr(torch, dtype))}
+  told = {'float8_e4m3fn': 'float8_e4m3fn|F8_E4M3', 'complex64': 'complex64|C64'}
+  for suffix, save in (('pth', torch.save), ('safetensors', torch_reference.save_file)):
+    path = tmp_path / f'w.{suffix}'
+    save(counted, path)
+    assert len(files.load_weights(path).params) == 8
+    save(typed, path)
+    words = rf'conv2\.weight is ({told.get(dtype, "int8|I8")}): one of float16, '
+    with pytest.raises(weights_lib.WeightsError, match=words):
+      files.load_weights(path)
+
+
+def test_files_without_arrays_are_named(tmp_path):
+  torch = pytest.importorskip('torch')
+  reference.save_file({}, tmp_path / 'w.safetensors')
+  torch.save({'step': torch.tensor(3)}, tmp_path / 'w.pth')
+  for name, words in (
+    ('w.safetensors', 'no array of floats'),
+    ('w.pth', 'no state dict of floats'),
+  ):
+    with pytest.raises(weights_lib.WeightsError, match=rf'{name}: there is {words} in it'):
+      files.load_weights(tmp_path / name)
+
+
+@pytest.mark.parametrize('protocol', [2, 3, 4, 5])
+def test_a_pickle_of_other_objects_is_refused_without_a_warning(tmp_path, recwarn, protocol):
+  pytest.importorskip('torch')
+  path = tmp_path / 'w.pkl'
+  path.write_bytes(pickle.dumps({'conv1.weight': np.zeros((4, 3, 11, 11), 'f4')}, protocol))
+  with pytest.raises(weights_lib.WeightsError, match='Python objects besides tensors'):
+    files.load_weights(path)
+  assert not recwarn.list
+
+
+def test_values_that_are_not_finite_are_counted(tmp_path):
+  weights = cases.draw(width=0.1)
+  broken = {
+    layer: {name: array * np.nan for name, array in named.items()}
+    for layer, named in weights.params.items()
+  }
+  files.save_weights(weights.replace(params=broken), tmp_path / 'w.npz')
+  with pytest.raises(weights_lib.WeightsError, match='conv1/kernel and 15 more arrays') as error:
+    files.load_weights(tmp_path / 'w.npz')
+  assert str(error.value).count('finite') == 1
+  one = {**weights.params, 'fc8': broken['fc8'] | {'kernel': weights.params['fc8']['kernel']}}
+  files.save_weights(weights.replace(params=one), tmp_path / 'w.npz')
+  with pytest.raises(weights_lib.WeightsError, match='fc8/bias holds values that are not finite'):
+    files.load_weights(tmp_path / 'w.npz')
 
 
 def test_a_card_counts_only_for_its_own_file(tmp_path):

@@ -9,11 +9,13 @@ import importlib.util
 import pathlib
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import layouts
 from cfn_jax.transfer import weights as weights_lib
 
@@ -56,12 +58,15 @@ def load_state_dict(path: pathlib.Path) -> dict[str, np.ndarray]:
   """Reads the tensors of a state dict or of a training checkpoint that holds one.
 
   Raises:
-    WeightsError: PyTorch is missing; the file is damaged; it holds more than tensors and plain
-      values (such a pickle could run code, so it is not opened).
+    WeightsError: PyTorch is missing; the file is damaged; a weight or bias is of no type that is
+      read; it holds more than tensors and plain values (such a pickle could run code, so it is not
+      opened).
   """
   torch = require_torch()
   try:
-    loaded = torch.load(path, map_location='cpu', weights_only=True)
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # of the pickle's version, before the error that follows
+      loaded = torch.load(path, map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as error:
     raise WeightsError(
       f'{path}: it holds Python objects besides tensors, or is damaged. A pickle may run code, so '
@@ -71,13 +76,14 @@ def load_state_dict(path: pathlib.Path) -> dict[str, np.ndarray]:
     reason = weights_lib.first_line(error)
     raise WeightsError(f'{path}: PyTorch cannot read it: {reason}') from error
   found = _find_tensors(loaded, torch.Tensor)
-  if not found:
-    raise WeightsError(f'{path}: there is no state dict in it')
-  return {
+  read = {
     name: tensor.detach().to(torch.float32).numpy()
     for name, tensor in found.items()
-    if tensor.is_floating_point()
+    if array_files.is_float(name, str(tensor.dtype).removeprefix('torch.'), path)
   }
+  if not read:
+    raise WeightsError(f'{path}: there is no state dict of floats in it')
+  return read
 
 
 def _find_tensors(loaded: Any, tensor: type) -> dict[str, Any]:
