@@ -439,7 +439,14 @@ def test_the_siamese_network_of_the_authors_is_read_whole(tmp_path):
   found = files.load_weights(path)
   cases.assert_same_arrays(found, weights)
   assert (found.kind, found.order, found.stride) == ('cfn', 'caffenet', 2)
-  assert not found.origin.get('notes') or 'not read' not in ' '.join(found.origin['notes'])
+  [note] = found.origin['notes']
+  assert "by its names it is the authors' siamese network" in note and 'B, G, R' in note
+  tiles = cases.images(3, 64)
+  bgr = tiles[..., ::-1].astype(float)
+  wanted = bgr - bgr.mean((1, 2), keepdims=True)  # their code: 0..255, the mean of each channel off
+  np.testing.assert_allclose(found.input.prepare(tiles), wanted, atol=1e-4)
+  told = files.load_weights(path, assumed=files.Assumed(input='caffe'))
+  assert told.input == weights_lib.RECORDS['caffe'] and not told.origin.get('notes')
   for changed in ('conv4_s7', 'fc6_s2'):
     path.write_bytes(_siamese(weights, changed=changed))
     with pytest.raises(weights_lib.WeightsError, match=f'_s1 and {changed} differ: copies'):

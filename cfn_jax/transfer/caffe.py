@@ -35,7 +35,9 @@ def read_caffemodel(path: pathlib.Path) -> layouts.Found:
   """
   try:
     with path.open('rb') as file:
-      return _read(_first_copies(caffe_layers.read_layers(file)))
+      layers = caffe_layers.read_layers(file)
+      plain = _first_copies(layers)
+      return _read(plain, siamese=plain is not layers)
   except (wire.WireError, WeightsError) as error:
     raise WeightsError(f'{path}: {error}') from error
 
@@ -70,7 +72,7 @@ def _check_copy(first: Layer, copy: Layer) -> None:
     )
 
 
-def _read(layers: list[Layer]) -> layouts.Found:
+def _read(layers: list[Layer], *, siamese: bool) -> layouts.Found:
   ours = {layer.name: layer for layer in layers if layer.name in weights_lib.LAYERS}
   ours = {name: layer for name, layer in ours.items() if layer.blobs}
   if not ours:
@@ -87,6 +89,7 @@ def _read(layers: list[Layer]) -> layouts.Found:
     arrays.setdefault(f'{name}.bias', np.zeros(weight.shape[_output_axis(weight)], 'f4'))
   folded = _fold_normalisation(layers, ours, arrays)
   params, left_over = layouts.from_foreign(arrays)
+  peer = layouts.AUTHORS if siamese and not left_over else ''
   known = {*ours, *folded}
   unread = [layer for layer in layers if layer.blobs and layer.name not in known]
   left_over += [f'{layer.name} ({layer.type})' for layer in unread]
@@ -99,6 +102,7 @@ def _read(layers: list[Layer]) -> layouts.Found:
     stride=int(first.get('stride', 1)) if configured else 0,
     padding=int(first.get('pad', 0)),
     left_over=left_over,
+    peer=peer,
     notes=notes,
   )
 

@@ -32,7 +32,8 @@ class Assumed:
   """What is taken of a foreign file that does not say it; '' and 0: what its format suggests.
 
   Attributes:
-    input: 'unit', 'caffe' or 'imagenet'. By format: Caffe's for `.caffemodel`, else ImageNet's.
+    input: 'unit', 'caffe' or 'imagenet'. Else that of the program whose names the layers have
+      (`layouts.PEERS`), or by format: Caffe's for `.caffemodel`, else ImageNet's.
     order: 'caffenet' or 'alexnet'. Else 'caffenet'.
     stride: of conv1. Else 4.
   """
@@ -243,11 +244,18 @@ def _from_foreign(found: layouts.Found, *, kind: str, assumed: Assumed) -> weigh
   notes = [
     f'the file does not say its {name}: {given[name]} assumed' for name in given if not told[name]
   ]
+  record = weights_lib.RECORDS[str(given['input'])]
+  if found.peer and not assumed.input:
+    record = layouts.PEERS[found.peer]
+    notes[0] = (
+      f'the file does not say its input: by its names it is {found.peer}, so this is assumed: '
+      + cards.describe_input(record)
+    )
   return weights_lib.make_weights(
     found.params,
     order=str(given['order']),
     stride=int(given['stride']),
-    record=weights_lib.RECORDS[str(given['input'])],
+    record=record,
     origin={'notes': notes} if notes else {},
     padding=found.padding,
   )

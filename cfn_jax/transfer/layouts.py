@@ -13,6 +13,17 @@ import numpy as np
 from cfn_jax.transfer import weights as weights_lib
 
 Arrays = dict[str, np.ndarray]  # 'conv1.weight', 'conv1.bias', ...
+# How two programs whose layers have names of their own feed a CFN. A channel's fixed figures, which
+# stand in for a tile's own, are those of photographs.
+PEERS = {
+  "the authors' siamese network": weights_lib.InputRecord(
+    'bgr', (104.0, 117.0, 123.0), (weights_lib.PIXEL_STD,) * 3, 'mean', weights_lib.PIXEL_STD
+  ),
+  'its port to PyTorch': weights_lib.InputRecord(
+    'rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'channel', weights_lib.PIXEL_STD
+  ),
+}
+AUTHORS, PORT = PEERS
 _GRIDS = (1, 4, 9, 16, 25)  # tiles that a fc7 may see
 
 
@@ -24,6 +35,7 @@ class Found:
     order: '' where the file has neither pooling nor normalisation layers.
     stride: of conv1; 0 where the file does not say.
     left_over: layers or keys that hold arrays and were not read, with the reason.
+    peer: whose names the layers have, one of `PEERS`; '' for plain ones, and for other networks.
     notes: what was assumed of the arrays.
   """
 
@@ -32,6 +44,7 @@ class Found:
   stride: int = 0
   padding: int = 0
   left_over: list[str] = dataclasses.field(default_factory=list)
+  peer: str = ''
   notes: list[str] = dataclasses.field(default_factory=list)
 
 

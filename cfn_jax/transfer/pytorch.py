@@ -31,6 +31,7 @@ _VISSL_KEY = re.compile(
 )
 # With the suffix `_s1` in the port of the paper's code, whose conv1 has stride 2 and whose pooling
 # comes before LRN; the original has copies up to `_s9`, which share their weights.
+_PORT_KEY = re.compile(r'(.*\.)?conv\.conv[1-5]_s[0-9]+\.weight')
 _OWN_KEY = re.compile(r'(?:.*\.)?(conv[1-5]|fc[678])(_s[0-9]+)?\.(weight|bias)')
 
 
@@ -139,10 +140,14 @@ def from_state_dict(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
     )
   left_over = sorted(name for name in arrays if not _OWN_KEY.fullmatch(name))
   order, stride = ('caffenet', 2) if copies else ('', 0)
-  return _found(named, order, stride, left_over)
+  ported = any(_PORT_KEY.fullmatch(name) for name in arrays)
+  peer = layouts.PORT if ported else layouts.AUTHORS if copies else ''
+  return _found(named, order, stride, left_over, peer)
 
 
-def _found(named: layouts.Arrays, order: str, stride: int, left_over: list[str]) -> layouts.Found:
+def _found(
+  named: layouts.Arrays, order: str, stride: int, left_over: list[str], peer: str = ''
+) -> layouts.Found:
   layers = [name.partition('.')[0] for name in named if name.endswith('.weight')]
   layouts.check_whole(layers, left_over)
   params, dropped = layouts.from_foreign(named)
@@ -151,6 +156,7 @@ def _found(named: layouts.Arrays, order: str, stride: int, left_over: list[str])
     order=order,
     stride=stride,
     left_over=left_over + dropped,
+    peer='' if dropped else peer,
     notes=layouts.note_biases(named),
   )
 
