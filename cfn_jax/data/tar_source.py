@@ -21,11 +21,6 @@ from cfn_jax.data.record import Record, SourceError, check_index
 
 Place = tuple[int, int, float]  # offset in the outermost file, size, modification time
 _NOWHERE = (0, 0, 0.0)
-# Packed in a tar, these hide images that would have to be unpacked before they can be read.
-_ARCHIVES = (
-  *('.gz', '.bz2', '.xz', '.lzma', '.zst', '.lz4', '.br', '.z'),
-  *('.tgz', '.tbz', '.tbz2', '.txz', '.tzst', '.zip', '.7z', '.rar', '.cab', '.iso', '.cpio'),
-)
 
 
 class TarSource:
@@ -164,9 +159,12 @@ def _members(
           yield name, where, (offset, size, float(member.mtime)), ''
   except tarfile.TarError as error:
     file.seek(0)
-    kind = file_kinds.recognise(file.read(file_kinds.HEAD))
-    reason = f'it is {kind} (a folder or a plain tar is needed)' if kind else str(error)
-    raise SourceError(f'{where} is not a readable tar file: {reason}') from None
+    head = file.read(file_kinds.HEAD)
+    kind = file_kinds.recognise(head) or ('text' if file_kinds.is_text(head) else '')
+    reason = f'it is {kind}' if kind else str(error)
+    raise SourceError(
+      f'{where} is not a readable tar file: {reason} (a folder or a plain tar is needed)'
+    ) from None
   file.seek(end)
   if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
     raise SourceError(f'{where} is cut short: its end mark is missing')
@@ -188,7 +186,7 @@ def _why_unread(member: tarfile.TarInfo, name: str, seen: Container[str]) -> str
     return 'it is stored with holes (tar -S); pack it without -S'
   if not member.islnk() and not member.isreg():
     return 'it is no regular file'
-  if name.lower().endswith(_ARCHIVES):
+  if name.lower().endswith(file_kinds.PACKED):
     return 'it is an archive other than a plain tar; unpack it, or make it a plain tar'
   return ''
 
@@ -196,9 +194,7 @@ def _why_unread(member: tarfile.TarInfo, name: str, seen: Container[str]) -> str
 def _may_hold_images(name: str) -> bool:
   """Whether a name is that of an image, of an archive, or of what may be a folder."""
   return (
-    listing.is_image(name)
-    or name.lower().endswith(('.tar', *_ARCHIVES))
-    or '.' not in posixpath.basename(name)
+    listing.is_image(name) or file_kinds.is_archive(name) or '.' not in posixpath.basename(name)
   )
 
 
