@@ -2,10 +2,12 @@
 
 import io
 import os
+import struct
 import subprocess
 import sys
 import tarfile
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -356,6 +358,20 @@ def test_a_picture_above_the_limit_of_pillow_is_refused_in_our_words():
   header += b'\x01\x00\x18\x00' + bytes(24)
   with pytest.raises(images.BadImage, match='more than the limit of 89,478,485 pixels'):
     images.decode_image(header)
+
+
+def test_a_picture_that_is_too_large_is_refused_without_a_warning_of_pillow(tmp_path):
+  picture = bytes.fromhex('89504e470d0a1a0a0000000d49484452')  # a PNG of 12,000 x 9,000 px
+  picture += struct.pack('>IIBBBBB', 12_000, 9_000, 8, 0, 0, 0, 0)
+  picture += struct.pack('>II', zlib.crc32(picture[12:]), 0) + b'IDAT'
+  picture += struct.pack('>II', zlib.crc32(b'IDAT'), 0) + b'IEND\xaeB`\x82'
+  (tmp_path / 'x').mkdir()
+  (tmp_path / 'x/1.png').write_bytes(picture)
+  (tmp_path / 'x/2.jpg').write_bytes(jpeg())
+  command = (sys.executable, '-m', 'cfn_jax.prepare', '--source=x', '--out=out')
+  done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+  told = done.stdout + done.stderr
+  assert '12000 x 9000 px is more than the limit' in told and 'Warning' not in told
 
 
 NO_HOME = """

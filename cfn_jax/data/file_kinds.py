@@ -1,6 +1,6 @@
 """Recognises files that are something else than what was asked for, by their first bytes.
 
-Readers of images, tars and permutation sets name with it what a file is and what to do with it.
+Readers of images, tars, lists and permutation sets name with it what a file is and what to do.
 """
 
 import codecs
@@ -92,3 +92,14 @@ def is_archive(name: str) -> bool:
   (True, True, False)
   """
   return name.lower().endswith(('.tar', *PACKED))
+
+
+def to_utf8(data: bytes) -> bytes:
+  """Returns text that begins with the mark of UTF-16, or of UTF-8, as UTF-8 without a mark.
+
+  Raises:
+    UnicodeError: it is damaged UTF-16.
+  """
+  if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    return data.decode('utf-16').encode()
+  return data.removeprefix(codecs.BOM_UTF8)
