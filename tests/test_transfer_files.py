@@ -260,6 +260,19 @@ def test_a_network_without_one_convolution_is_refused(tmp_path, kind, gone, suff
       files.load_weights(path)
 
 
+@pytest.mark.parametrize(
+  ('gone', 'kept'), [('fc6', ()), ('fc7', ('fc6',)), ('fc8', ('fc6', 'fc7'))]
+)
+def test_layers_above_a_missing_one_are_not_read_and_listed(tmp_path, gone, kept):
+  named = layouts.to_foreign(cases.draw(width=0.1))
+  other = {name.replace(gone, f'my_{gone}_'): array for name, array in named.items()}
+  reference.save_file(other, tmp_path / 'w.safetensors')
+  loaded = files.load_weights(tmp_path / 'w.safetensors')
+  assert loaded.layers() == (*weights_lib.CONVOLUTIONS, *kept)
+  note = loaded.origin['notes'][-1]
+  assert f'my_{gone}_.weight' in note and (f'fc8 (there is no {gone})' in note) == (gone != 'fc8')
+
+
 def test_the_first_convolutions_alone_are_read_and_a_bias_that_is_assumed_is_noted(tmp_path):
   named = layouts.to_foreign(cases.draw(kind='trunk', width=0.1))
   first = {name: array for name, array in named.items() if name[:5] in ('conv1', 'conv2')}

@@ -153,11 +153,17 @@ def _pool5(rows: int, params: weights_lib.Params) -> tuple[int, int]:
 
 
 def _drop_foreign_heads(params: weights_lib.Params) -> list[str]:
-  """Removes fc7 and fc8 where fc7 sees a number of images that makes no grid of tiles."""
-  if 'fc6' not in params or 'fc7' not in params:
+  """Removes fc7 and fc8 where fc7 sees a number of images that makes no grid of tiles, and what
+  comes after a fully connected layer that is missing."""
+  heads = [name for name in weights_lib.FULLY_CONNECTED if name in params]
+  gap = next((name for name in weights_lib.FULLY_CONNECTED if name not in params), '')
+  reason = ''
+  if 'fc6' in params and 'fc7' in params:
+    rows, features = params['fc7']['kernel'].shape[0], params['fc6']['kernel'].shape[1]
+    if rows % features == 0 and rows // features not in _GRIDS:
+      heads, reason = heads[1:], f'fc7 sees {rows // features} times fc6'
+  elif gap and 'conv1' in params:
+    heads, reason = [name for name in heads if name > gap], f'there is no {gap}'
+  if not reason:
     return []
-  rows, features = params['fc7']['kernel'].shape[0], params['fc6']['kernel'].shape[1]
-  if rows % features or rows // features in _GRIDS:
-    return []
-  reason = f'fc7 sees {rows // features} times fc6'
-  return [f'{name} ({reason})' for name in ('fc7', 'fc8') if params.pop(name, None)]
+  return [f'{name} ({reason})' for name in heads if params.pop(name)]
