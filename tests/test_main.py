@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import labelled_cases
 import numpy as np
 import pytest
 
@@ -417,6 +418,28 @@ def test_every_task_of_a_config_is_known_and_its_module_opens_it():
   assert named == set(main.TASKS)
   for name in main.EVALUATIONS:
     assert callable(importlib.import_module(f'cfn_jax.evaluation.{name}').open_evaluation)
+
+
+@pytest.mark.parametrize('variant', ['', ':small'])
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
+def test_the_devices_start_for_every_config(path, variant):
+  from cfn_jax import command, main
+
+  if path.stem != 'training':  # no config of its own
+    main.start_devices(command.load_config(f'{path}{variant}'))
+
+
+@pytest.mark.slow
+def test_a_config_that_trains_nothing_prints_its_table(tmp_path):
+  root = labelled_cases.make_class_folders(tmp_path / 'images')
+  data = (f'--config.data.root={root}/train', f'--config.data.val_root={root}/test')
+  config = ('--config=configs/knn.py:small', '--config.weights=random')
+  layers = "--config.layers=('pool5',)"  # random weights have no fc6
+  result = run(*config, layers, *data, f'--workdir={tmp_path / "workdir"}')
+  assert result.returncode == 0, result.stderr
+  assert '15 test images' in result.stdout and 'pool5' in result.stdout
+  (row,) = (line.split() for line in result.stdout.splitlines() if 'top-1' in line)
+  assert row[:2] == ['random,', 'top-1'] and 0 <= float(row[2]) <= 100
 
 
 def test_pretraining_imports_no_evaluation_and_no_solver_of_assignments():

@@ -72,12 +72,12 @@ def make_run(
   """Builds the run that locks conv1 .. convK, on tiles of the scale that those layers learned."""
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
   fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
-  init = config.model.init
-  if not alexnet.fits(init, fed.contrast()):
+  kind = config.model.init
+  if not alexnet.fits(kind, fed.contrast()):
     raise ValueError(
-      f"model.init = '{init}' draws the layers above for inputs of another scale: "
+      f"model.init = '{kind}' draws the layers above for inputs of another scale: "
       f'{trunk.label()} is fed a standard deviation of {fed.contrast():.3g}, which goes with '
-      + ("'caffe'" if init == 'he' else "'he'")
+      + ("'caffe'" if kind == 'he' else "'he'")
     )
   pretext = dataclasses.replace(pretext, normalization=make_normalization(fed))
   weights = surgery.fold_input(weights, to=fed)
