@@ -99,7 +99,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     except (flags.Error, ValueError, TypeError) as error:
       terminal.fail(_shorten(str(error) or type(error).__name__))
     config_files.check(flags.FLAGS['config'].value)
-    places.check({f'--{name}': value for name, value in flags.FLAGS.flag_values_dict().items()})
+    # A field may be empty, and is checked with the config.
+    given = [name for name in flags.FLAGS if flags.FLAGS[name].present and '.' not in name]
+    places.check({f'--{name}': flags.FLAGS[name].value for name in given}, given=True)
   return left
 
 

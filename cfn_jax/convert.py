@@ -23,9 +23,13 @@ def make_parser() -> arguments.Parser:
   parser = arguments.Parser('cfn_jax.convert', __doc__)
   add = parser.add_argument
   source = parser.add_mutually_exclusive_group(required=True)
-  source.add_argument('--checkpoint', default='', help='workdir, step or file of this project')
-  source.add_argument('--from', dest='source', default='', help='file of another program')
-  add('--out', required=True, help='folder to write')
+  source.add_argument(
+    '--checkpoint', action='place', default='', help='workdir, step or file of this project'
+  )
+  source.add_argument(
+    '--from', action='place', dest='source', default='', help='file of another program'
+  )
+  add('--out', action='place', required=True, help='folder to write')
   add('--to', default='', choices=('', *export.FORMATS), help='format; needed with --checkpoint')
   add(
     '--model', default='', choices=('', 'alexnet', 'cfn'), help='default: alexnet, or as --from is'

@@ -47,9 +47,10 @@ def make_parser() -> command_lines.Parser:
   add('--min-distance', type=int, default=0, metavar='D', help='smallest distance allowed')
   add('--seed', type=int, default=0, help='the same seed gives the same bytes (default 0)')
   add('--grid', type=_parse_grid, help='tiles along a side, 2 to 5, or rows x columns (default 3)')
-  add('--input', metavar='FILE', help='take the set from a .npy, binary or text file instead')
-  add('--out', metavar='FILE', help='write the set: .npy, .bin, .csv or .txt')
-  add('--plot', metavar='FILE.png', help='draw distances, counts and examples')
+  add('--input', action='place', metavar='FILE',
+      help='take the set from a .npy, binary or text file instead')  # fmt: skip
+  add('--out', action='place', metavar='FILE', help='write the set: .npy, .bin, .csv or .txt')
+  add('--plot', action='place', metavar='FILE.png', help='draw distances, counts and examples')
   add('--table', action='store_true', help='print the table of all methods and nothing else')
   return parser
 

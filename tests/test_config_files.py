@@ -166,6 +166,7 @@ LINES = {
   '--flagfile=/none': '/none',
   '--config.compilation_cache_dir=gs://x': 'compilation_cache_dir=gs://x is an address',
   '--workdir=hdfs://x/y': '--workdir=hdfs://x/y is an address',
+  '--workdir=': '--workdir is empty',
   '--config.weights=5': "no field 'weights'",
 }
 

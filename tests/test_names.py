@@ -202,6 +202,31 @@ def test_each_command_refuses_addresses_before_it_makes_anything(
   assert not list(tmp_path.iterdir())
 
 
+EMPTY = {
+  'prepare': (['--source=', '--out=o'], ['--source=.', '--out', ''],
+              ['--source=.', '--out=o', '--labels='], ['--source=.', '--out=o', '--synsets=']),
+  'convert': (['--from=', '--out=o'], ['--checkpoint', '', '--out=o'], ['--from=x.npz', '--out=']),
+  'permutations': (['--num=9', '--out='], ['--input='], ['--num=9', '--plot=']),
+  'benchmark': (['input', '--images=', '--seconds=0.1'],),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('module', EMPTY)
+def test_an_empty_flag_is_not_the_current_folder(module, tmp_path, monkeypatch, capsys):
+  import importlib
+
+  monkeypatch.chdir(tmp_path)
+  for arguments in EMPTY[module]:
+    with pytest.raises(SystemExit) as ended:
+      sys.exit(importlib.import_module(f'cfn_jax.{module}').main(arguments))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    flag = next(flag for flag, value in zip(arguments, [*arguments[1:], 'x'])
+                if flag.endswith('=') or not value).rstrip('=')  # fmt: skip
+    assert said.startswith(f'error: {flag} is empty') and said.count('\n') == 1
+  assert not list(tmp_path.iterdir())
+
+
 def test_there_may_be_no_home(monkeypatch):
   def no_home(path):
     raise RuntimeError('Could not determine home directory.')
