@@ -42,6 +42,9 @@ class Parser(argparse.ArgumentParser):
     """Ends the program with the message."""
     terminal.fail(message)
 
+  def _print_message(self, message: str, file: Any = None) -> None:
+    terminal.say(message.rstrip(), file=file)
+
   def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parses a command line, by default the program's own."""
     return self.parse_args(argv)

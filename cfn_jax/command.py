@@ -95,7 +95,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     text = named[0].partition('=')[2]
     _check_fields(config_files.load(text), text, others)
     try:
-      left = flags.FLAGS(argv)
+      with terminal.writing(sys.stdout):  # --help is printed here
+        left = flags.FLAGS(argv)
     except (flags.Error, ValueError, TypeError) as error:
       terminal.fail(_shorten(str(error) or type(error).__name__))
     config_files.check(flags.FLAGS['config'].value)

@@ -1,13 +1,15 @@
 """All that is printed: lines and tables, the only way to the terminal and into `rich`.
 
 Names of users appear as they are: no markup, no emoji. On a terminal long cells are folded;
-elsewhere, as in a log, each row is one line.
+elsewhere, as in a log, each row is one line. A stream that cannot be written ends the program.
 """
 
+import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
 import rich.box
@@ -22,10 +24,33 @@ BAD_INPUT = 2  # exit code
 MOST_LINES = 5  # of an error
 WIDEST = 100_000  # characters; a table takes no more than it needs
 
+for _name in ('stdout', 'stderr'):  # None where it is closed: now a stream that refuses each write
+  if getattr(sys, _name) is None:
+    setattr(sys, _name, os.fdopen(os.open(os.devnull, os.O_RDONLY), 'w', encoding='utf-8'))
+
+
+@contextlib.contextmanager
+def writing(file: TextIO) -> Iterator[None]:
+  """Ends the program with one line where a stream cannot be written; a closed pipe, with none."""
+  try:
+    try:
+      yield
+    finally:
+      file.flush()
+  except OSError as error:
+    with contextlib.suppress(OSError):  # what waits to be written would fail again at the end
+      os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+    if isinstance(error, BrokenPipeError):
+      sys.exit(128 + signal.SIGPIPE)
+    name = 'stdout' if file is sys.stdout else 'stderr'
+    fail(f'{name} cannot be written: {error.strerror or error}')
+
 
 def say(message: str, *, file: TextIO | None = None) -> None:
   """Prints a message, on stderr by default; what a line holds beside text is escaped."""
-  print(_safe(message, file or sys.stderr), file=file or sys.stderr)
+  file = file or sys.stderr
+  with writing(file):
+    print(_safe(message, file), file=file)
 
 
 def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
@@ -83,7 +108,6 @@ def say_error(message: str) -> int:
   if len(lines) > MOST_LINES:
     lines = [*lines[: MOST_LINES - 1], f'and {len(lines) - MOST_LINES + 1} lines more']
   say('\n'.join([f'error: {lines[0]}', *lines[1:]]))
-  sys.stderr.flush()
   return BAD_INPUT
 
 
@@ -118,10 +142,12 @@ def _safe(text: str, file: TextIO) -> str:
 def _print(table: rich.table.Table, file: TextIO) -> None:
   console = rich.console.Console(file=file, highlight=False)
   if console.is_terminal:
-    console.print(table)
+    with writing(file):
+      console.print(table)
     return
   # A log has no width into which a row would have to be cut.
   console = rich.console.Console(file=file, highlight=False, width=WIDEST)
   with console.capture() as printed:
     console.print(table)
-  file.write(''.join(f'{line.rstrip()}\n' for line in printed.get().splitlines()))
+  with writing(file):
+    file.write(''.join(f'{line.rstrip()}\n' for line in printed.get().splitlines()))

@@ -1,13 +1,16 @@
 """Names of users print and draw as they are, whatever they hold."""
 
 import io
+import os
 import pathlib
+import subprocess
 import sys
 import warnings
 
 import numpy as np
 import pytest
 
+from cfn_jax import arguments as command_lines
 from cfn_jax import names, places, terminal
 from cfn_jax.pictures import class_scores, figures, permutations, puzzles
 
@@ -94,6 +97,47 @@ def test_an_output_that_lacks_a_character_gets_an_escape(monkeypatch):
 def test_an_error_is_five_lines_at_most(capsys):
   assert terminal.say_error('\n'.join(map(str, range(30)))) == terminal.BAD_INPUT
   assert capsys.readouterr().err.splitlines() == ['error: 0', '1', '2', '3', 'and 26 lines more']
+
+
+PRINTED = {
+  'stdout line': lambda: terminal.say('word', file=sys.stdout),
+  'stdout table': lambda: terminal.show_table('a', ['b'], [[('c', ['1'])]]),
+  'stdout help': lambda: command_lines.Parser('x', 'y').parse(['--help']),
+  'stderr line': lambda: terminal.say('word'),
+  'stderr table': lambda: terminal.show_pairs([('a', 'b')]),
+}
+
+
+@pytest.mark.parametrize('printed', PRINTED)
+def test_a_stream_that_cannot_be_written_ends_the_program_in_one_line(printed, monkeypatch, capsys):
+  name = printed.split()[0]
+  with pathlib.Path('/dev/full').open('w') as stream:  # its end raises what waits to be written
+    monkeypatch.setattr(sys, name, stream)
+    with pytest.raises(SystemExit) as ended:
+      PRINTED[printed]()
+  assert ended.value.code == 2
+  said = 'error: stdout cannot be written: No space left on device\n'
+  assert capsys.readouterr().err == said * (name == 'stdout')
+
+
+def test_a_pipe_that_its_reader_closed_ends_the_program_in_silence(monkeypatch, capsys):
+  read, write = os.pipe()
+  os.close(read)
+  monkeypatch.setattr(sys, 'stdout', os.fdopen(write, 'w'))
+  with pytest.raises(SystemExit) as ended:
+    terminal.say('word', file=sys.stdout)
+  sys.stdout.close()
+  assert ended.value.code == 141 and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize('streams', ['>/dev/full', '2>/dev/full', '>&-', '2>&-'])
+def test_a_command_tells_by_its_exit_code_that_a_stream_was_not_written(streams, tmp_path):
+  arguments = '--num=9' if streams.startswith('>') else '--nonsense'
+  line = f'"{sys.executable}" -m cfn_jax.permutations {arguments} {streams}'
+  done = subprocess.run(['bash', '-c', line], capture_output=True, text=True, check=False)
+  assert done.returncode == 2 and not done.stdout
+  assert done.stderr.startswith('error: stdout cannot be written' * streams.startswith('>'))
+  assert done.stderr.count('\n') == streams.startswith('>')
 
 
 @pytest.mark.parametrize('name', ODD)
