@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     terminal.fail(message)
 
   def _print_message(self, message: str, file: Any = None) -> None:
-    terminal.say(message.rstrip(), file=file)
+    terminal.say(*message.rstrip().splitlines(), file=file)
 
   def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parses a command line, by default the program's own."""

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     result = module.run(arguments)
   except (ValueError, OSError, RuntimeError) as error:
-    return terminal.say_error(terminal.describe(error))
+    return terminal.say_error(*terminal.describe(error))
   terminal.say(json.dumps(result), file=sys.stdout)
   return 0
 

@@ -150,7 +150,7 @@ def short_errors(*kinds: type[Exception]) -> Iterator[None]:
   try:
     yield
   except kinds as error:
-    terminal.fail(terminal.describe(error))
+    terminal.fail(*terminal.describe(error))
 
 
 def quiet_libraries() -> None:

@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
       synsets=flags.synsets,
     )
   except (prepare.PrepareError, SourceError, places.PlaceError) as error:
-    return terminal.say_error(terminal.describe(error))
+    return terminal.say_error(*terminal.describe(error))
   except KeyboardInterrupt:
     terminal.say('prepare: interrupted; the same command goes on with the next shard')
     return 130

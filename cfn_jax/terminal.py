@@ -46,11 +46,11 @@ def writing(file: TextIO) -> Iterator[None]:
     fail(f'{name} cannot be written: {error.strerror or error}')
 
 
-def say(message: str, *, file: TextIO | None = None) -> None:
-  """Prints a message, on stderr by default; what a line holds beside text is escaped."""
+def say(*lines: str, file: TextIO | None = None) -> None:
+  """Prints lines, on stderr by default; what a line holds beside text is escaped."""
   file = file or sys.stderr
   with writing(file):
-    print(_safe(message, file), file=file)
+    print(*(_safe(line, file) for line in lines), sep='\n', file=file)
 
 
 def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
@@ -89,25 +89,26 @@ def show_table(
     say(caption, file=sys.stdout)
 
 
-def describe(error: Exception) -> str:
-  """Says what is wrong: an error of the system names its file first."""
+def describe(error: Exception) -> list[str]:
+  """Says in lines what is wrong: an error of the system names its file first."""
   if isinstance(error, OSError) and error.strerror:
     named = isinstance(error.filename, str | bytes | os.PathLike)
-    return f'{os.fsdecode(error.filename)}: {error.strerror}' if named else error.strerror
-  return str(error) or type(error).__name__
+    return [f'{os.fsdecode(error.filename)}: {error.strerror}' if named else error.strerror]
+  if isinstance(error, names.LinesError):
+    return [str(line) for line in error.args]
+  return [str(error) or type(error).__name__]
 
 
-def fail(message: str) -> NoReturn:
+def fail(*lines: str) -> NoReturn:
   """Prints an error and exits with the code for bad input."""
-  sys.exit(say_error(message))
+  sys.exit(say_error(*lines))
 
 
-def say_error(message: str) -> int:
-  """Prints `error: message`, five lines at most, and returns the exit code for bad input."""
-  lines = message.splitlines() or ['']
-  if len(lines) > MOST_LINES:
-    lines = [*lines[: MOST_LINES - 1], f'and {len(lines) - MOST_LINES + 1} lines more']
-  say('\n'.join([f'error: {lines[0]}', *lines[1:]]))
+def say_error(first: str, *others: str) -> int:
+  """Prints `error: first`, five lines at most, and returns the exit code for bad input."""
+  if len(others) >= MOST_LINES:
+    others = (*others[: MOST_LINES - 2], f'and {len(others) - MOST_LINES + 2} lines more')
+  say(f'error: {first}', *others)
   return BAD_INPUT
 
 
@@ -116,7 +117,7 @@ class _LogLines(io.TextIOBase):
 
   def write(self, text: str) -> int:
     if text.strip():
-      say(text.strip())
+      say(*text.strip().splitlines())
     return len(text)
 
 
@@ -134,9 +135,7 @@ def _text(text: str, file: TextIO) -> rich.text.Text:
 
 
 def _safe(text: str, file: TextIO) -> str:
-  """Escapes each line of a text: the lines themselves are the project's own."""
-  encoding = file.encoding or 'utf-8'
-  return '\n'.join(names.printable(line, encoding=encoding) for line in text.split('\n'))
+  return names.printable(text, encoding=file.encoding or 'utf-8')
 
 
 def _print(table: rich.table.Table, file: TextIO) -> None:

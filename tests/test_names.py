@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from cfn_jax import arguments as command_lines
-from cfn_jax import names, places, terminal
+from cfn_jax import command, names, places, terminal
+from cfn_jax.data import record
 from cfn_jax.pictures import class_scores, figures, permutations, puzzles
+from cfn_jax.training import checkpoint
 
 ODD = (
   'run[lr=0.1]',
@@ -74,7 +76,7 @@ def test_a_log_has_one_line_a_row(monkeypatch):
   monkeypatch.setattr(sys, 'stderr', Terminal(False))
   long = ' '.join(['word'] * 400)
   terminal.show_pairs([('workdir', long), ('a', 'b\nc')])
-  assert sys.stderr.getvalue() == f'workdir  {long}\na        b\\nc\n'.replace('\\n', '\n         ')
+  assert sys.stderr.getvalue() == f'workdir  {long}\na        b\\nc\n'
 
 
 def test_a_log_has_no_carriage_returns_of_a_bar(monkeypatch):
@@ -95,8 +97,25 @@ def test_an_output_that_lacks_a_character_gets_an_escape(monkeypatch):
 
 
 def test_an_error_is_five_lines_at_most(capsys):
-  assert terminal.say_error('\n'.join(map(str, range(30)))) == terminal.BAD_INPUT
+  assert terminal.say_error(*map(str, range(30))) == terminal.BAD_INPUT
   assert capsys.readouterr().err.splitlines() == ['error: 0', '1', '2', '3', 'and 26 lines more']
+
+
+@pytest.mark.parametrize('error', [record.SourceError, checkpoint.CheckpointError])
+def test_a_name_with_line_ends_neither_splits_an_error_nor_cuts_its_remedy(error, capsys):
+  odd = 'a\n' * 9
+  with pytest.raises(SystemExit), command.short_errors(error):
+    raise error(f'{odd} is not right; take another:', f'  {odd} then', '  and more')
+  told = r'a\n' * 9
+  said = capsys.readouterr().err
+  assert said == f'error: {told} is not right; take another:\n  {told} then\n  and more\n'
+  for other in (places.PlaceError(f'{odd}: no'), OSError(28, 'no', odd)):
+    with pytest.raises(SystemExit), command.short_errors(ValueError, OSError):
+      raise other
+    assert capsys.readouterr().err == f'error: {told}: no\n'
+  terminal.say(f'everything is in {odd}')
+  terminal.show_pairs([('workdir', odd)])
+  assert capsys.readouterr().err == f'everything is in {told}\nworkdir  {told}\n'
 
 
 PRINTED = {
@@ -297,7 +316,7 @@ def test_a_folder_that_cannot_be_had_is_named_with_its_field(tmp_path):
 def test_an_error_of_the_system_names_its_file(tmp_path):
   with pytest.raises(OSError) as error, places.naming(tmp_path / 'x'):
     raise OSError(28, 'No space left on device')
-  assert terminal.describe(error.value) == f'{tmp_path}/x: No space left on device'
+  assert terminal.describe(error.value) == [f'{tmp_path}/x: No space left on device']
   with pytest.raises(OSError) as error, places.naming(tmp_path):
     raise FileNotFoundError(2, 'No such file', 'other')
   assert error.value.filename == 'other'

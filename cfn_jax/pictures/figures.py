@@ -49,4 +49,5 @@ def spared(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except Exception as error:  # of the libraries that draw, whatever they raise
-    terminal.say(f'warning: {path} is not drawn ({terminal.describe(error).splitlines()[0]})')
+    reason = terminal.describe(error)[0].partition('\n')[0]
+    terminal.say(f'warning: {path} is not drawn ({reason})')
