@@ -19,6 +19,7 @@ PARTS = {
 }
 
 
+@terminal.interruptible()
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code, 2 for bad input."""
   argv = list(sys.argv[1:] if argv is None else argv)

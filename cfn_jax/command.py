@@ -44,10 +44,15 @@ def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
   return holder
 
 
+def config_text(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> str:
+  """Returns what `--config` was given, or its default."""
+  text: str = config_flags.get_config_filename(flags.FLAGS[holder.name])
+  return text
+
+
 def config_name(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> str:
   """Returns a config's short name, file and variant: 'cfn-tiny' for configs/cfn.py:tiny."""
-  text = config_flags.get_config_filename(flags.FLAGS[holder.name])
-  path, variant = config_files.find(text)
+  path, variant = config_files.find(config_text(holder))
   return f'{path.stem}-{variant}' if variant else path.stem
 
 
@@ -77,6 +82,7 @@ def check_task(config: ml_collections.ConfigDict, text: str, tasks: Sequence[str
     )
 
 
+@terminal.interruptible()
 def parse_flags(argv: Sequence[str]) -> list[str]:
   """Parses the command line; what is wrong in it ends the program in one short message."""
   try:

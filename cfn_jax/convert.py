@@ -49,6 +49,7 @@ def make_parser() -> arguments.Parser:
   return parser
 
 
+@terminal.interruptible()
 def main(argv: list[str] | None = None) -> int:
   """Runs the command and returns its exit status."""
   flags = make_parser().parse(argv)

@@ -192,6 +192,7 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
     devices.check_platform()
 
 
+@terminal.interruptible()
 def main(arguments: list[str]) -> None:
   """Reads the flags and runs the task."""
   config = CONFIG.value

@@ -151,6 +151,7 @@ def run(arguments: argparse.Namespace) -> None:
     _say(f'wrote {path}')
 
 
+@terminal.interruptible()
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code, 2 for bad input."""
   try:

@@ -189,6 +189,19 @@ def test_a_command_line_is_refused_in_one_line(argument, tmp_path, capsys, monke
   assert not list(tmp_path.iterdir())
 
 
+def test_ctrl_c_while_a_config_is_read_ends_in_one_line(tmp_path, capsys):
+  from cfn_jax import benchmark
+
+  path = write(tmp_path / 'mine.py', 'raise KeyboardInterrupt\n')
+  for start in (
+    lambda: command.parse_flags(['main', f'--config={path}']),
+    lambda: benchmark.main(['step', f'--config={path}']),
+  ):
+    with pytest.raises(SystemExit) as ended:
+      start()
+    assert ended.value.code == 130 and capsys.readouterr().err == 'SIGINT: stopped\n'
+
+
 def test_what_draws_puzzles_names_the_configs_that_make_some(capsys):
   from cfn_jax import benchmark
 

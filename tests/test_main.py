@@ -334,6 +334,23 @@ def test_visualize_draws_a_configs_puzzles_without_training(tmp_path):
   assert result.returncode == 2 and 'puzzles' in result.stderr
 
 
+@pytest.mark.parametrize(
+  ('arguments', 'told'),
+  [
+    (
+      ('--config=knn:small',),
+      "--config=knn:small is made for the task 'knn': take cfn or alexnet_to_jigsaw",
+    ),
+    (('--config=cfn:tiny', '--out=/proc/x.png'), '--out=/proc/x.png cannot be written: '),
+    (('--config=cfn:tiny', '--out='), '--out is empty'),
+  ],
+)
+def test_visualize_names_its_flags_as_they_were_given(arguments, told):
+  result = run('puzzles', *arguments, module='cfn_jax.visualize')
+  assert result.returncode == 2 and result.stderr.startswith(f'error: {told}')
+  assert result.stderr.count('\n') == 1
+
+
 @pytest.mark.slow
 def test_too_little_memory_is_told_with_the_ways_out(tmp_path):
   # The maps of the step ask for blocks of many GB, which the limit refuses.

@@ -37,10 +37,18 @@ def encode(figure: 'Figure', suffix: str) -> bytes:
 
 
 def save(figure: 'Figure', path: pathlib.Path) -> None:
-  """Writes a picture so that a process killed meanwhile leaves none, not a part of one."""
+  """Writes a picture so that a process killed meanwhile leaves none, not a part of one.
+
+  Raises:
+    OSError: it cannot be written; `filename` is its own.
+  """
   partial = path.with_name(f'{path.stem}.partial{path.suffix}')
-  partial.write_bytes(encode(figure, path.suffix.lower()))
-  partial.replace(path)
+  encoded = encode(figure, path.suffix.lower())
+  try:
+    partial.write_bytes(encoded)
+    partial.replace(path)
+  except OSError as error:
+    raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextlib.contextmanager
