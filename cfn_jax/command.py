@@ -7,6 +7,9 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags

@@ -11,6 +11,9 @@ import argparse
 import pathlib
 import sys
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 import jax
 
 from cfn_jax import arguments, command, places, terminal

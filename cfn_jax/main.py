@@ -11,6 +11,9 @@ import signal
 import sys
 from typing import Any
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 import jax
 import ml_collections
 from absl import app, flags

@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code, 2 for bad input."""
   try:
     run(make_parser().parse(argv))
-  except (permutations.PermutationError, OSError) as error:
+  except (ValueError, OSError) as error:
     return terminal.say_error(*terminal.describe(error))
   return 0
 

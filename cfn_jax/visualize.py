@@ -4,6 +4,9 @@
 puzzles that a run with this config would train on, beside their images.
 """
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 from absl import app, flags
 
 from cfn_jax import command, places, terminal

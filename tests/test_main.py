@@ -214,6 +214,31 @@ def test_a_platform_that_is_not_there_is_named_with_those_that_are(platform, tmp
   assert ("pip install -e '.[cuda12]'" in result.stderr) == (platform == 'cuda')
 
 
+@pytest.mark.parametrize(
+  ('variable', 'module', 'arguments'),
+  [
+    ('JAX_ENABLE_X64=maybe', 'main', SMALL),
+    ('JAX_NUM_CPU_DEVICES=abc', 'visualize', ('puzzles', SMALL[0])),
+    ('JAX_LOG_COMPILES=7', 'convert', ('--from=x.npz', '--out=OUT')),
+    ('JAX_TRACEBACK_FILTERING=zz', 'benchmark', ('step',)),
+    ('JAX_PLATFORM_NAME=gpuu', 'main', SMALL),
+    ('MPLBACKEND=nosuch', 'visualize', ('puzzles', SMALL[0])),
+    ('MPLBACKEND=nosuch', 'permutations', ('--num=9', '--plot=OUT/x.png')),
+  ],
+)
+def test_a_wrong_variable_of_the_environment_is_named(
+  variable, module, arguments, tmp_path, monkeypatch
+):
+  name, _, value = variable.partition('=')
+  monkeypatch.setenv(name, value)
+  given = [each.replace('OUT', str(tmp_path)) for each in arguments]
+  given += [f'--workdir={tmp_path}'] if module == 'main' else []
+  result = run(*given, module=f'cfn_jax.{module}')
+  assert result.returncode == 2 and result.stderr.count('\n') == 1, result.stderr
+  assert result.stderr.startswith(f"error: {name}='{value}'") and 'unset' in result.stderr
+  assert not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_is_named_where_the_system_names_nothing(tmp_path, monkeypatch, capsys):
   from cfn_jax import command, main
   from cfn_jax.training import loop

@@ -6,6 +6,7 @@ asked for.
 
 import contextlib
 import io
+import os
 import pathlib
 import warnings
 from collections.abc import Iterator
@@ -18,9 +19,19 @@ if TYPE_CHECKING:
 
 
 def make(width: float, height: float) -> 'Figure':
-  """Makes an empty figure; sides in inches."""
-  from matplotlib.backends.backend_agg import FigureCanvasAgg
-  from matplotlib.figure import Figure
+  """Makes an empty figure; sides in inches.
+
+  Raises:
+    ValueError: Matplotlib refuses the backend that the environment names.
+  """
+  try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+  except ValueError as error:
+    backend = os.environ.get('MPLBACKEND', '')
+    if not backend:
+      raise
+    raise ValueError(f"MPLBACKEND='{backend}' is no backend of Matplotlib; unset it") from error
 
   figure = Figure(figsize=(width, height), layout='constrained')
   FigureCanvasAgg(figure)
