@@ -14,7 +14,7 @@ import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
 
-from cfn_jax import config_files, places, terminal
+from cfn_jax import config_files, names, places, terminal
 
 DEFAULT_CONFIG = 'cfn'
 _ARGUMENTS: list[str] = []  # where ml_collections looks for fields to set
@@ -91,7 +91,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   try:
     argv = _join_config(flags.FLAGS.read_flags_from_files(list(argv)))
   except flags.Error as error:
-    terminal.fail(_shorten(str(error)))
+    terminal.fail(_shorten(error, argv))
   named = [a for a in argv[1:] if re.match('--?config(=|$)', a)]
   others = [a for a in argv[1:] if a not in named]
   if len(named) > 1:
@@ -107,7 +107,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
       with terminal.writing(sys.stdout):  # --help is printed here
         left = flags.FLAGS(argv)
     except (flags.Error, ValueError, TypeError) as error:
-      terminal.fail(_shorten(str(error) or type(error).__name__))
+      terminal.fail(_shorten(error, argv))
     config_files.check(flags.FLAGS['config'].value)
     # A field may be empty, and is checked with the config.
     given = [name for name in flags.FLAGS if flags.FLAGS[name].present and '.' not in name]
@@ -147,8 +147,11 @@ def _check_fields(config: ml_collections.ConfigDict, text: str, arguments: Seque
       )
 
 
-def _shorten(message: str) -> str:
-  """Keeps the line of an error of the flags that says what is wrong."""
+def _shorten(error: Exception, argv: Sequence[str]) -> str:
+  """Keeps the line of an error of the flags that says what is wrong; a value may hold line ends."""
+  message = str(error) or type(error).__name__
+  for value in (argument.partition('=')[2] for argument in argv):
+    message = message.replace(value, names.printable(value)) if value else message
   line = next(line.strip() for line in message.splitlines() if line.strip())
   return line.removeprefix('ERROR:: ').removeprefix('flag ').strip('"')
 

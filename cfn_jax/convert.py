@@ -57,7 +57,8 @@ def main(argv: list[str] | None = None) -> int:
   """Runs the command and returns its exit status."""
   flags = make_parser().parse(argv)
   command.quiet_libraries()
-  jax.config.update('jax_platforms', 'cpu')
+  for flag in ('jax_platforms', 'jax_platform_name'):
+    jax.config.update(flag, 'cpu')
   with command.short_errors(weights_lib.WeightsError, OSError):
     out = places.local(flags.out)
     if flags.checkpoint and not flags.to:

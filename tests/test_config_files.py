@@ -167,6 +167,7 @@ LINES = {
   '--config.compilation_cache_dir=gs://x': 'compilation_cache_dir=gs://x is an address',
   '--workdir=hdfs://x/y': '--workdir=hdfs://x/y is an address',
   '--workdir=': '--workdir is empty',
+  '--config.batch_size=a\nb': r'--config.batch_size=a\nb: ',
   '--config.weights=5': "no field 'weights'",
 }
 
