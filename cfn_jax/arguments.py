@@ -1,11 +1,28 @@
 """What the command lines without a config share: errors in one line, addresses refused."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cfn_jax import places, terminal
+
+
+class _Place(argparse.Action):
+  """Takes the name of a place on the disk: `add('--out', action='place')`."""
+
+  def __call__(
+    self,
+    parser: argparse.ArgumentParser,
+    namespace: argparse.Namespace,
+    values: Any,
+    option_string: str | None = None,
+  ) -> None:
+    """Stores the name; ends the program where it names no place."""
+    try:
+      places.check({str(option_string): values}, given=True)
+    except places.PlaceError as error:
+      parser.error(str(error))
+    setattr(namespace, self.dest, values)
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,19 +36,15 @@ class Parser(argparse.ArgumentParser):
       allow_abbrev=False,
       formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    self.register('action', 'place', _Place)
 
   def error(self, message: str) -> NoReturn:
     """Ends the program with the message."""
     terminal.fail(message)
 
+  def _print_message(self, message: str, file: Any = None) -> None:
+    terminal.say(*message.rstrip().splitlines(), file=file)
+
   def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parses a command line, by default the program's own."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    arguments = self.parse_args(argv)
-    for before, token in zip(['', *argv], argv):
-      name, _, value = token.partition('=') if token.startswith('-') else (before, '', token)
-      try:
-        places.check({name: value})
-      except places.PlaceError as error:
-        self.error(str(error))
-    return arguments
+    return self.parse_args(argv)

@@ -19,6 +19,7 @@ PARTS = {
 }
 
 
+@terminal.interruptible()
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code, 2 for bad input."""
   argv = list(sys.argv[1:] if argv is None else argv)
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     result = module.run(arguments)
   except (ValueError, OSError, RuntimeError) as error:
-    return terminal.say_error(terminal.describe(error))
+    return terminal.say_error(*terminal.describe(error))
   terminal.say(json.dumps(result), file=sys.stdout)
   return 0
 

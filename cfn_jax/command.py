@@ -7,11 +7,14 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
 
-from cfn_jax import config_files, places, terminal
+from cfn_jax import config_files, names, places, terminal
 
 DEFAULT_CONFIG = 'cfn'
 _ARGUMENTS: list[str] = []  # where ml_collections looks for fields to set
@@ -44,10 +47,15 @@ def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
   return holder
 
 
+def config_text(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> str:
+  """Returns what `--config` was given, or its default."""
+  text: str = config_flags.get_config_filename(flags.FLAGS[holder.name])
+  return text
+
+
 def config_name(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> str:
   """Returns a config's short name, file and variant: 'cfn-tiny' for configs/cfn.py:tiny."""
-  text = config_flags.get_config_filename(flags.FLAGS[holder.name])
-  path, variant = config_files.find(text)
+  path, variant = config_files.find(config_text(holder))
   return f'{path.stem}-{variant}' if variant else path.stem
 
 
@@ -77,12 +85,13 @@ def check_task(config: ml_collections.ConfigDict, text: str, tasks: Sequence[str
     )
 
 
+@terminal.interruptible()
 def parse_flags(argv: Sequence[str]) -> list[str]:
   """Parses the command line; what is wrong in it ends the program in one short message."""
   try:
     argv = _join_config(flags.FLAGS.read_flags_from_files(list(argv)))
   except flags.Error as error:
-    terminal.fail(_shorten(str(error)))
+    terminal.fail(_shorten(error, argv))
   named = [a for a in argv[1:] if re.match('--?config(=|$)', a)]
   others = [a for a in argv[1:] if a not in named]
   if len(named) > 1:
@@ -95,11 +104,14 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     text = named[0].partition('=')[2]
     _check_fields(config_files.load(text), text, others)
     try:
-      left = flags.FLAGS(argv)
+      with terminal.writing(sys.stdout):  # --help is printed here
+        left = flags.FLAGS(argv)
     except (flags.Error, ValueError, TypeError) as error:
-      terminal.fail(_shorten(str(error) or type(error).__name__))
+      terminal.fail(_shorten(error, argv))
     config_files.check(flags.FLAGS['config'].value)
-    places.check({f'--{name}': value for name, value in flags.FLAGS.flag_values_dict().items()})
+    # A field may be empty, and is checked with the config.
+    given = [name for name in flags.FLAGS if flags.FLAGS[name].present and '.' not in name]
+    places.check({f'--{name}': flags.FLAGS[name].value for name in given}, given=True)
   return left
 
 
@@ -135,8 +147,11 @@ def _check_fields(config: ml_collections.ConfigDict, text: str, arguments: Seque
       )
 
 
-def _shorten(message: str) -> str:
-  """Keeps the line of an error of the flags that says what is wrong."""
+def _shorten(error: Exception, argv: Sequence[str]) -> str:
+  """Keeps the line of an error of the flags that says what is wrong; a value may hold line ends."""
+  message = str(error) or type(error).__name__
+  for value in (argument.partition('=')[2] for argument in argv):
+    message = message.replace(value, names.printable(value)) if value else message
   line = next(line.strip() for line in message.splitlines() if line.strip())
   return line.removeprefix('ERROR:: ').removeprefix('flag ').strip('"')
 
@@ -147,7 +162,7 @@ def short_errors(*kinds: type[Exception]) -> Iterator[None]:
   try:
     yield
   except kinds as error:
-    terminal.fail(terminal.describe(error))
+    terminal.fail(*terminal.describe(error))
 
 
 def quiet_libraries() -> None:

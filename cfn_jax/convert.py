@@ -11,6 +11,9 @@ import argparse
 import pathlib
 import sys
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 import jax
 
 from cfn_jax import arguments, command, places, terminal
@@ -23,9 +26,13 @@ def make_parser() -> arguments.Parser:
   parser = arguments.Parser('cfn_jax.convert', __doc__)
   add = parser.add_argument
   source = parser.add_mutually_exclusive_group(required=True)
-  source.add_argument('--checkpoint', default='', help='workdir, step or file of this project')
-  source.add_argument('--from', dest='source', default='', help='file of another program')
-  add('--out', required=True, help='folder to write')
+  source.add_argument(
+    '--checkpoint', action='place', default='', help='workdir, step or file of this project'
+  )
+  source.add_argument(
+    '--from', action='place', dest='source', default='', help='file of another program'
+  )
+  add('--out', action='place', required=True, help='folder to write')
   add('--to', default='', choices=('', *export.FORMATS), help='format; needed with --checkpoint')
   add(
     '--model', default='', choices=('', 'alexnet', 'cfn'), help='default: alexnet, or as --from is'
@@ -45,11 +52,13 @@ def make_parser() -> arguments.Parser:
   return parser
 
 
+@terminal.interruptible()
 def main(argv: list[str] | None = None) -> int:
   """Runs the command and returns its exit status."""
   flags = make_parser().parse(argv)
   command.quiet_libraries()
-  jax.config.update('jax_platforms', 'cpu')
+  for flag in ('jax_platforms', 'jax_platform_name'):
+    jax.config.update(flag, 'cpu')
   with command.short_errors(weights_lib.WeightsError, OSError):
     out = places.local(flags.out)
     if flags.checkpoint and not flags.to:

@@ -11,6 +11,9 @@ import signal
 import sys
 from typing import Any
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 import jax
 import ml_collections
 from absl import app, flags
@@ -192,6 +195,7 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
     devices.check_platform()
 
 
+@terminal.interruptible()
 def main(arguments: list[str]) -> None:
   """Reads the flags and runs the task."""
   config = CONFIG.value

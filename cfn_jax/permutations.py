@@ -47,15 +47,16 @@ def make_parser() -> command_lines.Parser:
   add('--min-distance', type=int, default=0, metavar='D', help='smallest distance allowed')
   add('--seed', type=int, default=0, help='the same seed gives the same bytes (default 0)')
   add('--grid', type=_parse_grid, help='tiles along a side, 2 to 5, or rows x columns (default 3)')
-  add('--input', metavar='FILE', help='take the set from a .npy, binary or text file instead')
-  add('--out', metavar='FILE', help='write the set: .npy, .bin, .csv or .txt')
-  add('--plot', metavar='FILE.png', help='draw distances, counts and examples')
+  add('--input', action='place', metavar='FILE',
+      help='take the set from a .npy, binary or text file instead')  # fmt: skip
+  add('--out', action='place', metavar='FILE', help='write the set: .npy, .bin, .csv or .txt')
+  add('--plot', action='place', metavar='FILE.png', help='draw distances, counts and examples')
   add('--table', action='store_true', help='print the table of all methods and nothing else')
   return parser
 
 
-def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, str]:
-  """Makes or reads the set; returns it with a line that says where it comes from."""
+def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, list[str]]:
+  """Makes or reads the set; returns it with lines that say where it comes from."""
   if arguments.input is not None:
     for name in ('method', 'ties', 'mean'):
       if getattr(arguments, name) is not None:
@@ -76,7 +77,7 @@ def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, str]:
         min_distance=arguments.min_distance,
         seed=arguments.seed,
       )
-    return made, f'read {arguments.input}: {loaded.note}'
+    return made, [f'read {arguments.input}: {loaded.note}']
   method = arguments.method or 'max'
   ties = arguments.ties or 'spread'
   open_ended = arguments.min_distance or method == 'code'
@@ -97,12 +98,13 @@ def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, str]:
   note = f'method {method}, seed {arguments.seed}, {rows}x{columns} tiles'
   if method in ('max', 'min', 'target'):
     note += f', ties {ties}'
+  notes = []
   if method == 'target':
     low, high = permutations.find_mean_range(
       num, grid=rows, columns=columns, ties=ties, seed=arguments.seed
     )
-    note += f'\nreachable mean distance with {num}: {low:.3f} to {high:.3f}'
-  return made, note
+    notes = [f'reachable mean distance with {num}: {low:.3f} to {high:.3f}']
+  return made, [note, *notes]
 
 
 def _get_shape(arguments: argparse.Namespace, tiles: int) -> tuple[int, int]:
@@ -123,9 +125,9 @@ def run(arguments: argparse.Namespace) -> None:
       )
     from cfn_jax.jigsaw import permutation_table
 
-    _say(permutation_table.make_table(arguments.seed))
+    _say(*permutation_table.make_table(arguments.seed).splitlines())
     return
-  made, note = _make(arguments)
+  made, notes = _make(arguments)
   summary = permutations.summarize(made)
   contents: dict[pathlib.Path, bytes] = {}
   if arguments.out is not None:
@@ -137,7 +139,7 @@ def run(arguments: argparse.Namespace) -> None:
       arguments.plot, made, grid=_get_shape(arguments, summary.tiles)
     )
   files.write_files(contents)
-  _say(note)
+  _say(*notes)
   share = 100 * summary.mean_hamming / summary.largest_mean
   pairs = math.comb(summary.num, 2)
   _say(f'{summary.num} permutations of {summary.tiles} tiles')
@@ -149,17 +151,18 @@ def run(arguments: argparse.Namespace) -> None:
     _say(f'wrote {path}')
 
 
+@terminal.interruptible()
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code, 2 for bad input."""
   try:
     run(make_parser().parse(argv))
-  except (permutations.PermutationError, OSError) as error:
-    return terminal.say_error(terminal.describe(error))
+  except (ValueError, OSError) as error:
+    return terminal.say_error(*terminal.describe(error))
   return 0
 
 
-def _say(text: str) -> None:
-  terminal.say(text, file=sys.stdout)
+def _say(*lines: str) -> None:
+  terminal.say(*lines, file=sys.stdout)
 
 
 if __name__ == '__main__':

@@ -14,16 +14,19 @@ class PlaceError(ValueError):
   """A value that names no place on the disk: which flag or field, and what to do."""
 
 
-def check(values: Mapping[str, Any]) -> None:
+def check(values: Mapping[str, Any], *, given: bool = False) -> None:
   """Refuses addresses such as gs://bucket/run, and `~` where there is no home folder.
 
   Args:
     values: by flag or field; what is no text is passed over.
+    given: they stand on a command line: an empty one is refused, it would be the current folder.
 
   Raises:
     PlaceError: names the flag or field.
   """
   for name, value in values.items():
+    if given and value == '':
+      raise PlaceError(f"{name} is empty: name a file or a folder ('.' is the current folder)")
     if isinstance(value, pathlib.Path | str):
       _check_one(name, str(value))
 

@@ -20,22 +20,17 @@ _SHOWN = 5
 def main(argv: list[str] | None = None) -> int:
   """Runs the command and returns its exit status: 0, 2 for bad input, 130 after Ctrl-C."""
   parser = arguments.Parser('cfn_jax.prepare', __doc__)
-  parser.add_argument('--source', required=True, help='folder of images, or tar file')
-  parser.add_argument('--out', required=True, help='folder to write')
-  parser.add_argument('--short-side', type=int, default=256, help='px; 0 leaves sizes alone')
-  parser.add_argument('--quality', type=int, default=95, help='of the JPEGs, 1..100')
-  parser.add_argument('--shards', type=int, default=0, help='0: one per 2,048 images, up to 512')
-  parser.add_argument('--workers', type=int, default=0, help='processes; 0: one per core')
-  parser.add_argument('--upsample', action='store_true', help='resize smaller images too')
-  parser.add_argument(
-    '--verify', action='store_true', help='check finished shards, make damaged ones again'
-  )
-  parser.add_argument(
-    '--labels', default='', help='file of the classes: a number a line, or name and wnid'
-  )
-  parser.add_argument(
-    '--synsets', default='', help='what those numbers mean: meta.mat, or a wnid a line'
-  )
+  add = parser.add_argument
+  add('--source', action='place', required=True, help='folder of images, or tar file')
+  add('--out', action='place', required=True, help='folder to write')
+  add('--short-side', type=int, default=256, help='px; 0 leaves sizes alone')
+  add('--quality', type=int, default=95, help='of the JPEGs, 1..100')
+  add('--shards', type=int, default=0, help='0: one per 2,048 images, up to 512')
+  add('--workers', type=int, default=0, help='processes; 0: one per core')
+  add('--upsample', action='store_true', help='resize smaller images too')
+  add('--verify', action='store_true', help='check finished shards, make damaged ones again')
+  add('--labels', action='place', default='', help='classes: a number a line, or name and wnid')
+  add('--synsets', action='place', default='', help='of those numbers: meta.mat, or a wnid a line')
   flags = parser.parse(argv)
   try:
     index = prepare.prepare(
@@ -51,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
       synsets=flags.synsets,
     )
   except (prepare.PrepareError, SourceError, places.PlaceError) as error:
-    return terminal.say_error(terminal.describe(error))
+    return terminal.say_error(*terminal.describe(error))
   except KeyboardInterrupt:
     terminal.say('prepare: interrupted; the same command goes on with the next shard')
     return 130

@@ -1,13 +1,15 @@
 """All that is printed: lines and tables, the only way to the terminal and into `rich`.
 
 Names of users appear as they are: no markup, no emoji. On a terminal long cells are folded;
-elsewhere, as in a log, each row is one line.
+elsewhere, as in a log, each row is one line. A stream that cannot be written ends the program.
 """
 
+import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
 import rich.box
@@ -22,10 +24,43 @@ BAD_INPUT = 2  # exit code
 MOST_LINES = 5  # of an error
 WIDEST = 100_000  # characters; a table takes no more than it needs
 
+for _name in ('stdout', 'stderr'):  # None where it is closed: now a stream that refuses each write
+  if getattr(sys, _name) is None:
+    setattr(sys, _name, os.fdopen(os.open(os.devnull, os.O_RDONLY), 'w', encoding='utf-8'))
 
-def say(message: str, *, file: TextIO | None = None) -> None:
-  """Prints a message, on stderr by default; what a line holds beside text is escaped."""
-  print(_safe(message, file or sys.stderr), file=file or sys.stderr)
+
+@contextlib.contextmanager
+def writing(file: TextIO) -> Iterator[None]:
+  """Ends the program with one line where a stream cannot be written; a closed pipe, with none."""
+  try:
+    try:
+      yield
+    finally:
+      file.flush()
+  except OSError as error:
+    with contextlib.suppress(OSError):  # what waits to be written would fail again at the end
+      os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+    if isinstance(error, BrokenPipeError):
+      sys.exit(128 + signal.SIGPIPE)
+    name = 'stdout' if file is sys.stdout else 'stderr'
+    fail(f'{name} cannot be written: {error.strerror or error}')
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+  """Ends the program in one line after Ctrl-C; a decorator too."""
+  try:
+    yield
+  except KeyboardInterrupt:
+    say('SIGINT: stopped')
+    sys.exit(128 + signal.SIGINT)
+
+
+def say(*lines: str, file: TextIO | None = None) -> None:
+  """Prints lines, on stderr by default; what a line holds beside text is escaped."""
+  file = file or sys.stderr
+  with writing(file):
+    print(*(_safe(line, file) for line in lines), sep='\n', file=file)
 
 
 def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
@@ -64,26 +99,26 @@ def show_table(
     say(caption, file=sys.stdout)
 
 
-def describe(error: Exception) -> str:
-  """Says what is wrong: an error of the system names its file first."""
+def describe(error: Exception) -> list[str]:
+  """Says in lines what is wrong: an error of the system names its file first."""
   if isinstance(error, OSError) and error.strerror:
     named = isinstance(error.filename, str | bytes | os.PathLike)
-    return f'{os.fsdecode(error.filename)}: {error.strerror}' if named else error.strerror
-  return str(error) or type(error).__name__
+    return [f'{os.fsdecode(error.filename)}: {error.strerror}' if named else error.strerror]
+  if isinstance(error, names.LinesError):
+    return [str(line) for line in error.args]
+  return [str(error) or type(error).__name__]
 
 
-def fail(message: str) -> NoReturn:
+def fail(*lines: str) -> NoReturn:
   """Prints an error and exits with the code for bad input."""
-  sys.exit(say_error(message))
+  sys.exit(say_error(*lines))
 
 
-def say_error(message: str) -> int:
-  """Prints `error: message`, five lines at most, and returns the exit code for bad input."""
-  lines = message.splitlines() or ['']
-  if len(lines) > MOST_LINES:
-    lines = [*lines[: MOST_LINES - 1], f'and {len(lines) - MOST_LINES + 1} lines more']
-  say('\n'.join([f'error: {lines[0]}', *lines[1:]]))
-  sys.stderr.flush()
+def say_error(first: str, *others: str) -> int:
+  """Prints `error: first`, five lines at most, and returns the exit code for bad input."""
+  if len(others) >= MOST_LINES:
+    others = (*others[: MOST_LINES - 2], f'and {len(others) - MOST_LINES + 2} lines more')
+  say(f'error: {first}', *others)
   return BAD_INPUT
 
 
@@ -92,7 +127,7 @@ class _LogLines(io.TextIOBase):
 
   def write(self, text: str) -> int:
     if text.strip():
-      say(text.strip())
+      say(*text.strip().splitlines())
     return len(text)
 
 
@@ -110,18 +145,18 @@ def _text(text: str, file: TextIO) -> rich.text.Text:
 
 
 def _safe(text: str, file: TextIO) -> str:
-  """Escapes each line of a text: the lines themselves are the project's own."""
-  encoding = file.encoding or 'utf-8'
-  return '\n'.join(names.printable(line, encoding=encoding) for line in text.split('\n'))
+  return names.printable(text, encoding=file.encoding or 'utf-8')
 
 
 def _print(table: rich.table.Table, file: TextIO) -> None:
   console = rich.console.Console(file=file, highlight=False)
   if console.is_terminal:
-    console.print(table)
+    with writing(file):
+      console.print(table)
     return
   # A log has no width into which a row would have to be cut.
   console = rich.console.Console(file=file, highlight=False, width=WIDEST)
   with console.capture() as printed:
     console.print(table)
-  file.write(''.join(f'{line.rstrip()}\n' for line in printed.get().splitlines()))
+  with writing(file):
+    file.write(''.join(f'{line.rstrip()}\n' for line in printed.get().splitlines()))

@@ -4,6 +4,9 @@
 puzzles that a run with this config would train on, beside their images.
 """
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 from absl import app, flags
 
 from cfn_jax import command, places, terminal
@@ -16,6 +19,7 @@ OUT = flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
 PICTURES = ('puzzles',)
 
 
+@terminal.interruptible()
 def main(arguments: list[str]) -> None:
   """Reads the flags and draws."""
   command.quiet_libraries()
@@ -27,11 +31,16 @@ def main(arguments: list[str]) -> None:
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
     terminal.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
   with command.short_errors(ValueError, OSError):
-    command.check_task(CONFIG.value, command.config_name(CONFIG), command.PUZZLES)
+    command.check_task(CONFIG.value, command.config_text(CONFIG), command.PUZZLES)
     devices.check_platform()
     pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    run_pictures.draw_training_puzzles(out, pretext)
+    places.make_folder(out.parent, '--out')
+    try:
+      run_pictures.draw_training_puzzles(out, pretext)
+    except OSError as error:
+      if error.filename != str(out):
+        raise
+      raise places.PlaceError(f'--out={out} cannot be written: {error.strerror}') from None
   terminal.say(f'{out}: {pretext.training.source.description}')
 
 

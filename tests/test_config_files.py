@@ -166,6 +166,8 @@ LINES = {
   '--flagfile=/none': '/none',
   '--config.compilation_cache_dir=gs://x': 'compilation_cache_dir=gs://x is an address',
   '--workdir=hdfs://x/y': '--workdir=hdfs://x/y is an address',
+  '--workdir=': '--workdir is empty',
+  '--config.batch_size=a\nb': r'--config.batch_size=a\nb: ',
   '--config.weights=5': "no field 'weights'",
 }
 
@@ -186,6 +188,19 @@ def test_a_command_line_is_refused_in_one_line(argument, tmp_path, capsys, monke
   assert ended.value.code == 2 and LINES[argument] in said
   assert said.count('\n') == 1
   assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_while_a_config_is_read_ends_in_one_line(tmp_path, capsys):
+  from cfn_jax import benchmark
+
+  path = write(tmp_path / 'mine.py', 'raise KeyboardInterrupt\n')
+  for start in (
+    lambda: command.parse_flags(['main', f'--config={path}']),
+    lambda: benchmark.main(['step', f'--config={path}']),
+  ):
+    with pytest.raises(SystemExit) as ended:
+      start()
+    assert ended.value.code == 130 and capsys.readouterr().err == 'SIGINT: stopped\n'
 
 
 def test_what_draws_puzzles_names_the_configs_that_make_some(capsys):

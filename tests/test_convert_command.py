@@ -1,6 +1,7 @@
 """`python -m cfn_jax.convert`: out of a run, in from other programs, and what it refuses."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -61,6 +62,7 @@ def test_a_run_becomes_a_caffe_alexnet_in_a_process_of_its_own(workdir, tmp_path
     text=True,
     check=False,
     cwd=test_transfer_files.REPOSITORY,
+    env=os.environ | {'JAX_PLATFORM_NAME': 'gpu'},  # it works on the CPU all the same
     timeout=120,
   )
   assert done.returncode == 0, done.stderr

@@ -101,13 +101,22 @@ def test_the_count_of_other_files_is_told_from_the_cache_too(tmp_path):
     (('cat', 'dog'), False),
   ],
 )
-def test_folders_that_look_like_splits_are_pointed_out(tmp_path, caplog, folders, warned):
+def test_folders_that_look_like_splits_are_pointed_out(tmp_path, capsys, folders, warned):
   write(tmp_path / 'data', [f'{folder}/1.jpg' for folder in folders])
   open_folder(tmp_path / 'data')
-  assert ('name one as data.root and another as data.val_root' in caplog.text) == warned
-  caplog.clear()
+  told = capsys.readouterr().err
+  assert ('name one as data.root and another as data.val_root' in told) == warned
   run(tmp_path / 'data', tmp_path / 'out')
-  assert ('count as its classes' in caplog.text) == warned
+  assert ('count as its classes' in capsys.readouterr().err) == warned
+
+
+def test_folders_of_odd_names_are_pointed_out_in_one_line(tmp_path, capsys):
+  root = tmp_path / '\x1b[31mred\nend'
+  write(root, ['train/1.jpg', 'val/1.jpg'])
+  open_folder(root)
+  told = capsys.readouterr().err
+  assert told.startswith('warning: ') and r'\x1b[31mred\nend are train, val' in told
+  assert told.count('\n') == 1 and '\x1b' not in told
 
 
 @pytest.mark.parametrize('beside', ['txt', 'xml', 'png', 'webp', 'JSON'])

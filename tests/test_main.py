@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import labelled_cases
 import numpy as np
 import pytest
 
@@ -213,6 +214,31 @@ def test_a_platform_that_is_not_there_is_named_with_those_that_are(platform, tmp
   assert ("pip install -e '.[cuda12]'" in result.stderr) == (platform == 'cuda')
 
 
+@pytest.mark.parametrize(
+  ('variable', 'module', 'arguments'),
+  [
+    ('JAX_ENABLE_X64=maybe', 'main', SMALL),
+    ('JAX_NUM_CPU_DEVICES=abc', 'visualize', ('puzzles', SMALL[0])),
+    ('JAX_LOG_COMPILES=7', 'convert', ('--from=x.npz', '--out=OUT')),
+    ('JAX_TRACEBACK_FILTERING=zz', 'benchmark', ('step',)),
+    ('JAX_PLATFORM_NAME=gpuu', 'main', SMALL),
+    ('MPLBACKEND=nosuch', 'visualize', ('puzzles', SMALL[0])),
+    ('MPLBACKEND=nosuch', 'permutations', ('--num=9', '--plot=OUT/x.png')),
+  ],
+)
+def test_a_wrong_variable_of_the_environment_is_named(
+  variable, module, arguments, tmp_path, monkeypatch
+):
+  name, _, value = variable.partition('=')
+  monkeypatch.setenv(name, value)
+  given = [each.replace('OUT', str(tmp_path)) for each in arguments]
+  given += [f'--workdir={tmp_path}'] if module == 'main' else []
+  result = run(*given, module=f'cfn_jax.{module}')
+  assert result.returncode == 2 and result.stderr.count('\n') == 1, result.stderr
+  assert result.stderr.startswith(f"error: {name}='{value}'") and 'unset' in result.stderr
+  assert not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_is_named_where_the_system_names_nothing(tmp_path, monkeypatch, capsys):
   from cfn_jax import command, main
   from cfn_jax.training import loop
@@ -333,6 +359,23 @@ def test_visualize_draws_a_configs_puzzles_without_training(tmp_path):
   assert result.returncode == 2 and 'puzzles' in result.stderr
 
 
+@pytest.mark.parametrize(
+  ('arguments', 'told'),
+  [
+    (
+      ('--config=knn:small',),
+      "--config=knn:small is made for the task 'knn': take cfn or alexnet_to_jigsaw",
+    ),
+    (('--config=cfn:tiny', '--out=/proc/x.png'), '--out=/proc/x.png cannot be written: '),
+    (('--config=cfn:tiny', '--out='), '--out is empty'),
+  ],
+)
+def test_visualize_names_its_flags_as_they_were_given(arguments, told):
+  result = run('puzzles', *arguments, module='cfn_jax.visualize')
+  assert result.returncode == 2 and result.stderr.startswith(f'error: {told}')
+  assert result.stderr.count('\n') == 1
+
+
 @pytest.mark.slow
 def test_too_little_memory_is_told_with_the_ways_out(tmp_path):
   # The maps of the step ask for blocks of many GB, which the limit refuses.
@@ -417,6 +460,28 @@ def test_every_task_of_a_config_is_known_and_its_module_opens_it():
   assert named == set(main.TASKS)
   for name in main.EVALUATIONS:
     assert callable(importlib.import_module(f'cfn_jax.evaluation.{name}').open_evaluation)
+
+
+@pytest.mark.parametrize('variant', ['', ':small'])
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
+def test_the_devices_start_for_every_config(path, variant):
+  from cfn_jax import command, main
+
+  if path.stem != 'training':  # no config of its own
+    main.start_devices(command.load_config(f'{path}{variant}'))
+
+
+@pytest.mark.slow
+def test_a_config_that_trains_nothing_prints_its_table(tmp_path):
+  root = labelled_cases.make_class_folders(tmp_path / 'images')
+  data = (f'--config.data.root={root}/train', f'--config.data.val_root={root}/test')
+  config = ('--config=configs/knn.py:small', '--config.weights=random')
+  layers = "--config.layers=('pool5',)"  # random weights have no fc6
+  result = run(*config, layers, *data, f'--workdir={tmp_path / "workdir"}')
+  assert result.returncode == 0, result.stderr
+  assert '15 test images' in result.stdout and 'pool5' in result.stdout
+  (row,) = (line.split() for line in result.stdout.splitlines() if 'top-1' in line)
+  assert row[:2] == ['random,', 'top-1'] and 0 <= float(row[2]) <= 100
 
 
 def test_pretraining_imports_no_evaluation_and_no_solver_of_assignments():

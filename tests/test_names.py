@@ -1,15 +1,20 @@
 """Names of users print and draw as they are, whatever they hold."""
 
 import io
+import os
 import pathlib
+import subprocess
 import sys
 import warnings
 
 import numpy as np
 import pytest
 
-from cfn_jax import names, places, terminal
+from cfn_jax import arguments as command_lines
+from cfn_jax import command, names, places, terminal
+from cfn_jax.data import record
 from cfn_jax.pictures import class_scores, figures, permutations, puzzles
+from cfn_jax.training import checkpoint
 
 ODD = (
   'run[lr=0.1]',
@@ -71,7 +76,7 @@ def test_a_log_has_one_line_a_row(monkeypatch):
   monkeypatch.setattr(sys, 'stderr', Terminal(False))
   long = ' '.join(['word'] * 400)
   terminal.show_pairs([('workdir', long), ('a', 'b\nc')])
-  assert sys.stderr.getvalue() == f'workdir  {long}\na        b\\nc\n'.replace('\\n', '\n         ')
+  assert sys.stderr.getvalue() == f'workdir  {long}\na        b\\nc\n'
 
 
 def test_a_log_has_no_carriage_returns_of_a_bar(monkeypatch):
@@ -92,8 +97,66 @@ def test_an_output_that_lacks_a_character_gets_an_escape(monkeypatch):
 
 
 def test_an_error_is_five_lines_at_most(capsys):
-  assert terminal.say_error('\n'.join(map(str, range(30)))) == terminal.BAD_INPUT
+  assert terminal.say_error(*map(str, range(30))) == terminal.BAD_INPUT
   assert capsys.readouterr().err.splitlines() == ['error: 0', '1', '2', '3', 'and 26 lines more']
+
+
+@pytest.mark.parametrize('error', [record.SourceError, checkpoint.CheckpointError])
+def test_a_name_with_line_ends_neither_splits_an_error_nor_cuts_its_remedy(error, capsys):
+  odd = 'a\n' * 9
+  with pytest.raises(SystemExit), command.short_errors(error):
+    raise error(f'{odd} is not right; take another:', f'  {odd} then', '  and more')
+  told = r'a\n' * 9
+  said = capsys.readouterr().err
+  assert said == f'error: {told} is not right; take another:\n  {told} then\n  and more\n'
+  for other in (places.PlaceError(f'{odd}: no'), OSError(28, 'no', odd)):
+    with pytest.raises(SystemExit), command.short_errors(ValueError, OSError):
+      raise other
+    assert capsys.readouterr().err == f'error: {told}: no\n'
+  terminal.say(f'everything is in {odd}')
+  terminal.show_pairs([('workdir', odd)])
+  assert capsys.readouterr().err == f'everything is in {told}\nworkdir  {told}\n'
+
+
+PRINTED = {
+  'stdout line': lambda: terminal.say('word', file=sys.stdout),
+  'stdout table': lambda: terminal.show_table('a', ['b'], [[('c', ['1'])]]),
+  'stdout help': lambda: command_lines.Parser('x', 'y').parse(['--help']),
+  'stderr line': lambda: terminal.say('word'),
+  'stderr table': lambda: terminal.show_pairs([('a', 'b')]),
+}
+
+
+@pytest.mark.parametrize('printed', PRINTED)
+def test_a_stream_that_cannot_be_written_ends_the_program_in_one_line(printed, monkeypatch, capsys):
+  name = printed.split()[0]
+  with pathlib.Path('/dev/full').open('w') as stream:  # its end raises what waits to be written
+    monkeypatch.setattr(sys, name, stream)
+    with pytest.raises(SystemExit) as ended:
+      PRINTED[printed]()
+  assert ended.value.code == 2
+  said = 'error: stdout cannot be written: No space left on device\n'
+  assert capsys.readouterr().err == said * (name == 'stdout')
+
+
+def test_a_pipe_that_its_reader_closed_ends_the_program_in_silence(monkeypatch, capsys):
+  read, write = os.pipe()
+  os.close(read)
+  monkeypatch.setattr(sys, 'stdout', os.fdopen(write, 'w'))
+  with pytest.raises(SystemExit) as ended:
+    terminal.say('word', file=sys.stdout)
+  sys.stdout.close()
+  assert ended.value.code == 141 and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize('streams', ['>/dev/full', '2>/dev/full', '>&-', '2>&-'])
+def test_a_command_tells_by_its_exit_code_that_a_stream_was_not_written(streams, tmp_path):
+  arguments = '--num=9' if streams.startswith('>') else '--nonsense'
+  line = f'"{sys.executable}" -m cfn_jax.permutations {arguments} {streams}'
+  done = subprocess.run(['bash', '-c', line], capture_output=True, text=True, check=False)
+  assert done.returncode == 2 and not done.stdout
+  assert done.stderr.startswith('error: stdout cannot be written' * streams.startswith('>'))
+  assert done.stderr.count('\n') == streams.startswith('>')
 
 
 @pytest.mark.parametrize('name', ODD)
@@ -202,6 +265,31 @@ def test_each_command_refuses_addresses_before_it_makes_anything(
   assert not list(tmp_path.iterdir())
 
 
+EMPTY = {
+  'prepare': (['--source=', '--out=o'], ['--source=.', '--out', ''],
+              ['--source=.', '--out=o', '--labels='], ['--source=.', '--out=o', '--synsets=']),
+  'convert': (['--from=', '--out=o'], ['--checkpoint', '', '--out=o'], ['--from=x.npz', '--out=']),
+  'permutations': (['--num=9', '--out='], ['--input='], ['--num=9', '--plot=']),
+  'benchmark': (['input', '--images=', '--seconds=0.1'],),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('module', EMPTY)
+def test_an_empty_flag_is_not_the_current_folder(module, tmp_path, monkeypatch, capsys):
+  import importlib
+
+  monkeypatch.chdir(tmp_path)
+  for arguments in EMPTY[module]:
+    with pytest.raises(SystemExit) as ended:
+      sys.exit(importlib.import_module(f'cfn_jax.{module}').main(arguments))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    flag = next(flag for flag, value in zip(arguments, [*arguments[1:], 'x'])
+                if flag.endswith('=') or not value).rstrip('=')  # fmt: skip
+    assert said.startswith(f'error: {flag} is empty') and said.count('\n') == 1
+  assert not list(tmp_path.iterdir())
+
+
 def test_there_may_be_no_home(monkeypatch):
   def no_home(path):
     raise RuntimeError('Could not determine home directory.')
@@ -228,7 +316,7 @@ def test_a_folder_that_cannot_be_had_is_named_with_its_field(tmp_path):
 def test_an_error_of_the_system_names_its_file(tmp_path):
   with pytest.raises(OSError) as error, places.naming(tmp_path / 'x'):
     raise OSError(28, 'No space left on device')
-  assert terminal.describe(error.value) == f'{tmp_path}/x: No space left on device'
+  assert terminal.describe(error.value) == [f'{tmp_path}/x: No space left on device']
   with pytest.raises(OSError) as error, places.naming(tmp_path):
     raise FileNotFoundError(2, 'No such file', 'other')
   assert error.value.filename == 'other'

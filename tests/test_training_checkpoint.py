@@ -50,10 +50,10 @@ def assert_equal(ours, theirs):
     np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def resume(workdir, target=None, fingerprint=FINGERPRINT, start_over=False):
+def resume(workdir, target=None, fingerprint=FINGERPRINT, start_over=False, init_from=False):
   target = make_state(0) if target is None else target
   with open_checkpoints(workdir) as saver:
-    return saver.resume(fingerprint, target, start_over=start_over)
+    return saver.resume(fingerprint, target, start_over=start_over, init_from=init_from)
 
 
 def flip_a_bit(path, place=0.5):
@@ -218,8 +218,11 @@ def test_start_over_goes_on_from_a_good_step(tmp_path):
 def test_other_settings_are_refused_with_both_values_and_nothing_is_renamed(tmp_path):
   folder = save_all(tmp_path, [3, 6])
   with pytest.raises(checkpoint.CheckpointError, match='seed: 0 then, 1 now') as caught:
+    resume(tmp_path, fingerprint=FINGERPRINT | {'seed': 1}, init_from=True)
+  assert f'--config.init_from={folder}/6' in str(caught.value)
+  with pytest.raises(checkpoint.CheckpointError) as caught:  # as of an evaluation
     resume(tmp_path, fingerprint=FINGERPRINT | {'seed': 1})
-  assert 'init_from' in str(caught.value)
+  assert 'another --workdir:' in str(caught.value) and 'init_from' not in str(caught.value)
   assert {path.name for path in folder.iterdir()} == {'3', '6'}
 
 

@@ -8,7 +8,6 @@ by a hash of the relative path: adding a file moves no other file between the sp
 import errno
 import functools
 import hashlib
-import logging
 import os
 import pathlib
 import re
@@ -16,11 +15,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cfn_jax import places
+from cfn_jax import places, terminal
 from cfn_jax.data import images, listing
 from cfn_jax.data.record import Record, SourceError, check_index
 
-_log = logging.getLogger(__name__)
 _SPLITS = r'(img_)?(train(ing)?|val(id(ation)?)?|test(ing)?|dev)([-_ ]?(set|images|data))?'
 
 # Errors that say something about the file. Others (too many open files, a disk that is not
@@ -182,11 +180,10 @@ def class_folders(names: listing.Names) -> tuple[str, ...]:
 def warn_of_splits(root: pathlib.Path, classes: tuple[str, ...]) -> None:
   """Warns where the folders of a data set's splits are taken for its classes."""
   if classes and all(re.fullmatch(_SPLITS, name.lower()) for name in classes):
-    _log.warning(
-      'the folders of %s are %s: they count as its classes, and images of all are trained on; if '
-      'they are splits, name one as data.root and another as data.val_root',
-      root,
-      ', '.join(classes),
+    terminal.say(
+      f'warning: the folders of {root} are {", ".join(classes)}: they count as its classes, and '
+      'images of all are trained on; if they are splits, name one as data.root and another as '
+      'data.val_root'
     )
 
 

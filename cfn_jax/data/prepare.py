@@ -10,7 +10,6 @@ import dataclasses
 import fcntl
 import hashlib
 import json
-import logging
 import math
 import pathlib
 import shutil
@@ -29,8 +28,6 @@ from cfn_jax.data.record import Source
 # Shards are what an interrupted run does again, and files that loader processes open.
 _IMAGES_PER_SHARD = 2048
 _MOST_SHARDS = 512
-
-_log = logging.getLogger(__name__)
 
 
 def prepare(
@@ -207,12 +204,14 @@ def _verified(
         with path.open('rb') as file:
           digest = hashlib.file_digest(file, 'sha256')
       except OSError as error:
-        _log.warning('shard %d (%s) cannot be read (%s); it is made again', number, path, error)
+        reason = f'cannot be read ({error.strerror})'
+        terminal.say(f'warning: shard {number} ({path}) {reason}; it is made again')
         continue
     if digest.hexdigest() == entry['sha256']:
       sound[number] = entry
     else:
-      _log.warning('shard %d (%s) is damaged: its SHA-256 differs; it is made again', number, path)
+      reason = 'is damaged: its SHA-256 differs'
+      terminal.say(f'warning: shard {number} ({path}) {reason}; it is made again')
   return sound
 
 

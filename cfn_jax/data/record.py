@@ -8,8 +8,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from cfn_jax import names
 
-class SourceError(ValueError):
+
+class SourceError(names.LinesError):
   """A data set that cannot be opened: what is wrong, where, and what would be right."""
 
 

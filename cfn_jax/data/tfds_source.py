@@ -138,7 +138,7 @@ def _open(
   builder = _builder(dataset, data_dir)
   splits = builder.info.splits
   if not splits:
-    raise SourceError(_how_to_prepare(dataset, str(builder.data_dir), data_dir))
+    raise SourceError(*_how_to_prepare(dataset, str(builder.data_dir), data_dir))
   if str(builder.info.file_format).rpartition('.')[2].lower() != 'array_record':
     raise SourceError(
       f'{builder.data_dir} is prepared as {builder.info.file_format.value}, which has no random '
@@ -163,7 +163,7 @@ def _open(
   )
 
 
-def _how_to_prepare(dataset: str, missing: str, data_dir: str) -> str:
+def _how_to_prepare(dataset: str, missing: str, data_dir: str) -> list[str]:
   """Says how to come by a data set, with TFDS and without, in at most five lines."""
   lines = [f'TFDS data set {dataset} is not prepared in {missing}. Do one of these once:']
   command = f'tfds build {dataset} --file_format=array_record'
@@ -174,15 +174,13 @@ def _how_to_prepare(dataset: str, missing: str, data_dir: str) -> str:
       '- from the tar files, without TFDS: python -m cfn_jax.prepare (docs/data.md has the '
       'commands), then data.source=records'
     )
-  return '\n'.join(
-    [
-      *lines,
-      '- from class folders: --config.data.source=folder --config.data.root=TRAIN '
-      '--config.data.val_root=VAL --config.data.split= --config.data.val_split=',
-      f"- {command}; it needs pip install -e '.[tfds-build]' (tensorflow, apache_beam, "
-      'mlcroissant, importlib_resources)',
-    ]
-  )
+  return [
+    *lines,
+    '- from class folders: --config.data.source=folder --config.data.root=TRAIN '
+    '--config.data.val_root=VAL --config.data.split= --config.data.val_split=',
+    f"- {command}; it needs pip install -e '.[tfds-build]' (tensorflow, apache_beam, "
+    'mlcroissant, importlib_resources)',
+  ]
 
 
 def _features(dataset: str, features: Any) -> tuple[str, str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ asked for.
 
 import contextlib
 import io
+import os
 import pathlib
 import warnings
 from collections.abc import Iterator
@@ -18,9 +19,19 @@ if TYPE_CHECKING:
 
 
 def make(width: float, height: float) -> 'Figure':
-  """Makes an empty figure; sides in inches."""
-  from matplotlib.backends.backend_agg import FigureCanvasAgg
-  from matplotlib.figure import Figure
+  """Makes an empty figure; sides in inches.
+
+  Raises:
+    ValueError: Matplotlib refuses the backend that the environment names.
+  """
+  try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+  except ValueError as error:
+    backend = os.environ.get('MPLBACKEND', '')
+    if not backend:
+      raise
+    raise ValueError(f"MPLBACKEND='{backend}' is no backend of Matplotlib; unset it") from error
 
   figure = Figure(figsize=(width, height), layout='constrained')
   FigureCanvasAgg(figure)
@@ -37,10 +48,18 @@ def encode(figure: 'Figure', suffix: str) -> bytes:
 
 
 def save(figure: 'Figure', path: pathlib.Path) -> None:
-  """Writes a picture so that a process killed meanwhile leaves none, not a part of one."""
+  """Writes a picture so that a process killed meanwhile leaves none, not a part of one.
+
+  Raises:
+    OSError: it cannot be written; `filename` is its own.
+  """
   partial = path.with_name(f'{path.stem}.partial{path.suffix}')
-  partial.write_bytes(encode(figure, path.suffix.lower()))
-  partial.replace(path)
+  encoded = encode(figure, path.suffix.lower())
+  try:
+    partial.write_bytes(encoded)
+    partial.replace(path)
+  except OSError as error:
+    raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextlib.contextmanager
@@ -49,4 +68,5 @@ def spared(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except Exception as error:  # of the libraries that draw, whatever they raise
-    terminal.say(f'warning: {path} is not drawn ({terminal.describe(error).splitlines()[0]})')
+    reason = terminal.describe(error)[0].partition('\n')[0]
+    terminal.say(f'warning: {path} is not drawn ({reason})')

@@ -24,7 +24,7 @@ STAGES = ('read', 'decode', 'puzzle', 'stack')
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the options of this part."""
   add = parser.add_argument
-  add('--images', required=True, help='a folder of images, or of records that prepare wrote')
+  add('--images', action='place', required=True, help='folder of images, or of prepared records')
   add('--workers', type=int, default=0, help='loader processes (default 0: this one)')
   add('--seconds', type=float, default=10, help='how long to measure (default 10)')
   add('--batch', type=int, default=64, help='images a batch (default 64)')

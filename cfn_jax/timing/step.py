@@ -10,6 +10,9 @@ import resource
 import time
 from typing import Any
 
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
 import jax
 import ml_collections
 import numpy as np

@@ -8,7 +8,6 @@ since it is written under another name first. A damaged one is renamed, never de
 import contextlib
 import dataclasses
 import gc
-import json
 import math
 import pathlib
 import shutil
@@ -20,6 +19,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from cfn_jax.training import digests, step_folders
+from cfn_jax.training.fingerprints import check_fingerprint, flatten, say_changes
 from cfn_jax.training.step_folders import CheckpointError, DamagedError
 
 __all__ = [
@@ -124,13 +124,21 @@ class Checkpoints:
     """Reads a step's arrays, see `step_folders.read_state`."""
     return step_folders.read_state(self.folder / str(step), target)
 
-  def resume(self, fingerprint: Mapping[str, Any], target: Any, *, start_over: bool) -> Start:
+  def resume(
+    self,
+    fingerprint: Mapping[str, Any],
+    target: Any,
+    *,
+    start_over: bool,
+    init_from: bool = False,
+  ) -> Start:
     """Finds the newest good step, restores it, and renames the damaged ones after it.
 
     Args:
       fingerprint: what the run may not change.
       target: the state of step 0: structure, shapes, types and shardings.
       start_over: begin at step 0 where every step is damaged.
+      init_from: the config has this field, see `check_fingerprint`.
 
     Raises:
       CheckpointError: the newest step whose settings can be read was made with others, or holds
@@ -144,7 +152,7 @@ class Checkpoints:
       try:
         meta = self.meta(step)
         where = str(self.folder / str(step))
-        check_fingerprint(meta['fingerprint'], fingerprint, where=where)
+        check_fingerprint(meta['fingerprint'], fingerprint, where=where, init_from=init_from)
         start = Start(step, self.restore(step, target), meta, notes)
         if not digests.is_verified(meta):
           notes.append(f'{where} is not verified: it was saved without digests')
@@ -154,7 +162,8 @@ class Checkpoints:
     if damaged and not start.meta and not start_over:
       raise CheckpointError(
         'every checkpoint is damaged; --config.start_over=True sets them aside and begins at step '
-        '0:\n  ' + '\n  '.join(damaged.values())
+        '0:',
+        *(f'  {why}' for why in damaged.values()),
       )
     if jax.process_count() > 1:
       multihost_utils.assert_equal(start.step, 'the hosts can read different checkpoints')
@@ -255,48 +264,3 @@ class Checkpoints:
       path.rename(path.with_name(f'{DELETING}{path.name}'))
     for path in self.folder.glob(f'{DELETING}*'):
       shutil.rmtree(path, ignore_errors=True)
-
-
-def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-  """Says which fields of a config differ from those that a step was made with."""
-  if 'config' not in meta:
-    return ' (what changed is not known: it was saved without its config)'
-  before, now = flatten(meta['config']), flatten(json.loads(json.dumps(config)))
-  changed = [
-    f'{name}: {before.get(name)!r}, now {now.get(name)!r}'
-    for name in sorted({*before, *now})
-    if before.get(name) != now.get(name)
-  ]
-  return f' (changed: {"; ".join(changed)})' if changed else ''
-
-
-def check_fingerprint(saved: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str) -> None:
-  """Refuses to continue a run with something else than what it began with.
-
-  Raises:
-    CheckpointError: names each difference with both values.
-  """
-  then, now = flatten(saved), flatten(json.loads(json.dumps(dict(wanted))))
-  differences = [
-    f'{name}: {then.get(name)!r} then, {now.get(name)!r} now'
-    for name in sorted({*then, *now})
-    if then.get(name) != now.get(name)
-  ]
-  if differences:
-    more = [f'and {len(differences) - 2} more'] if len(differences) > 3 else []
-    listed = differences[: 2 if more else 3] + more
-    raise CheckpointError(
-      f'{where} was made with other settings; take the old ones, or another --workdir (with '
-      f'--config.init_from={where} it starts from these weights):\n  ' + '\n  '.join(listed)
-    )
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """Returns the leaves of nested mappings, 'section.field' to its value."""
-  flat: dict[str, Any] = {}
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      flat |= flatten(value, f'{prefix}{name}.')
-    else:
-      flat[prefix + name] = value
-  return flat

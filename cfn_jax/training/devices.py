@@ -63,21 +63,24 @@ def check_platform() -> None:
   """Starts the devices.
 
   Raises:
-    PlatformError: those that JAX_PLATFORMS asks for are not there; which are, and what to install.
+    PlatformError: the environment asks for others than there are; which are, and what to install.
   """
   try:
     jax.devices()
     return
   except (RuntimeError, AssertionError) as error:  # a bare assertion where the plugin is missing
     reason = (str(error) or 'it is not installed').splitlines()[0].partition(' (set JAX')[0]
-  asked = jax.config.values['jax_platforms'] or ''
-  jax.config.update('jax_platforms', None)
+  flag = 'jax_platforms'
+  if reason.startswith('Unknown backend') and jax.config.values['jax_platform_name']:
+    flag = 'jax_platform_name'  # chooses among those that are started
+  asked, variable = jax.config.values[flag] or '', flag.upper()
+  jax.config.update(flag, None)
   there = ', '.join(jax.extend.backend.backends())
   extras = [extra for kind, extra in EXTRAS.items() if kind in asked.split(',')]
   remedy = f"; pip install -e '.[{extras[0]}]' brings it" if extras else ''
   raise PlatformError(
-    f"JAX_PLATFORMS='{asked}' cannot be had ({reason}): there is {there}, which an unset "
-    f'JAX_PLATFORMS takes{remedy}'
+    f"{variable}='{asked}' cannot be had ({reason}): there is {there}, which an unset "
+    f'{variable} takes{remedy}'
   )
 
 

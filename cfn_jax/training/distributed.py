@@ -205,11 +205,11 @@ def watch_peers(heartbeat_s: int) -> Iterator[None]:
   except stopping.Stopped:  # agreed by all
     raise
   except Exception:
-    _say(traceback.format_exc())
+    _say(*traceback.format_exc().splitlines())
     os._exit(1)
 
 
-def _say(message: str) -> None:
-  terminal.say(message)
+def _say(*lines: str) -> None:
+  terminal.say(*lines)
   sys.stdout.flush()
   sys.stderr.flush()

@@ -44,7 +44,12 @@ def fit(
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
     _check_lost(config, workdir)
     state, train_step = start(task, config, mesh)
-    begun = saver.resume(task.fingerprint, state, start_over=config.start_over)
+    begun = saver.resume(
+      task.fingerprint,
+      state,
+      start_over=config.start_over,
+      init_from='init_from' in config,
+    )
     first, state, row = begun.step, begun.state, dict(begun.meta.get('unevaluated', {}))
     for note in begun.notes:
       _say(note)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import jax
 import orbax.checkpoint as ocp
 
+from cfn_jax import names
 from cfn_jax.training import digests
 
 PARTS = ('_CHECKPOINT_METADATA', 'meta/metadata', 'state/_METADATA', 'state/manifest.ocdbt')
@@ -28,7 +29,7 @@ NOW_UNREADABLE = ('PERMISSION_DENIED', 'RESOURCE_EXHAUSTED', 'Too many open file
 Read = TypeVar('Read')
 
 
-class CheckpointError(ValueError):
+class CheckpointError(names.LinesError):
   """A checkpoint that cannot be saved, restored or continued: which, why, what would be right."""
 
 
