@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import transfer_cases as cases
 
+from cfn_jax.models import inputs
 from cfn_jax.transfer import (
   caffe,
   caffe_layers,
@@ -87,7 +88,7 @@ def _broken(what, weights, folder):
     fc6 = {**fc6, 'kernel': np.ascontiguousarray(rows)}
     weights = weights.replace(params={**weights.params, 'fc6': fc6})
   if what == 'bgr':
-    record = weights_lib.InputRecord('rgb', record.mean, record.scale)
+    record = inputs.InputRecord('rgb', record.mean, record.scale)
   model, prototxt = _save(weights, folder)
   if what == 'lrn':
     _edit(prototxt, 'alpha: 0.0001', 'alpha: 0.0005')  # not divided by the window
@@ -125,7 +126,7 @@ def test_a_photograph_gives_the_same_through_both_input_records(tmp_path, shared
   """RGB of unit variance here, BGR of 0..255 in Caffe: equal activations."""
   photograph = cv2.imread(str(shared_data('quirks/tiny_75x56.JPEG')))
   rgb = cv2.resize(photograph, (227, 227))[None, ..., ::-1]
-  weights = cases.draw(record=weights_lib.RECORDS['unit'])
+  weights = cases.draw(record=inputs.RECORDS['unit'])
   folded = surgery.fold_input(weights, 'caffe')
   model, prototxt = _save(folded, tmp_path)
   bgr = cv2.dnn.blobFromImage(cv2.resize(photograph, (227, 227)), mean=(104, 117, 123))

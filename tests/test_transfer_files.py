@@ -14,6 +14,7 @@ import pytest
 import transfer_cases as cases
 
 from cfn_jax import places
+from cfn_jax.models import inputs
 from cfn_jax.training import checkpoint, devices
 from cfn_jax.transfer import arrays, cards, checkpoints, export, files
 from cfn_jax.transfer import weights as weights_lib
@@ -89,7 +90,7 @@ def test_a_checkpoint_of_eight_devices_is_read_on_one(run, tmp_path):
 def test_a_checkpoint_says_how_its_network_is_fed(run):
   loaded = files.load_weights(run[0])
   assert (loaded.kind, loaded.order, loaded.stride, loaded.tiles()) == ('cfn', 'alexnet', 2, 9)
-  record = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (50.0,) * 3, 'tile', 58.0)
+  record = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (50.0,) * 3, 'tile', 58.0)
   assert loaded.input == record
   assert loaded.origin['metrics'] == {'val_accuracy': 0.2}
   assert loaded.origin['fingerprint'] == {'seed': 0}
@@ -240,10 +241,10 @@ def test_numpys_own_npz_is_read_with_what_is_assumed(tmp_path):
 
 
 def test_a_card_counts_only_for_its_own_file(tmp_path):
-  weights = cases.draw(order='alexnet', stride=2, record=weights_lib.RECORDS['unit'])
+  weights = cases.draw(order='alexnet', stride=2, record=inputs.RECORDS['unit'])
   export.save_folder(weights, tmp_path / 'out', 'caffe')
   path = tmp_path / 'out' / 'model.caffemodel'
-  assert files.load_weights(path).input == weights_lib.RECORDS['unit']
+  assert files.load_weights(path).input == inputs.RECORDS['unit']
   data = bytearray(path.read_bytes())
   data[5000] ^= 1  # in the middle of an array
   path.write_bytes(data)
@@ -251,7 +252,7 @@ def test_a_card_counts_only_for_its_own_file(tmp_path):
     files.load_weights(path)
   path.rename(tmp_path / 'alone.caffemodel')
   alone = files.load_weights(tmp_path / 'alone.caffemodel')
-  assert alone.input == weights_lib.RECORDS['caffe'] and alone.order == 'alexnet'
+  assert alone.input == inputs.RECORDS['caffe'] and alone.order == 'alexnet'
 
 
 def test_a_card_tells_the_network_its_input_its_origin_and_the_digests(run, tmp_path):

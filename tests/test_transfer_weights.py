@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import transfer_cases as cases
 
-from cfn_jax.jigsaw import pretext
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, inputs
 from cfn_jax.transfer import geometry, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
-RECORDS = weights_lib.RECORDS
+RECORDS = inputs.RECORDS
 
 
 def test_weights_are_read_written_and_fed_without_jax():
@@ -25,22 +24,10 @@ def test_weights_are_read_written_and_fed_without_jax():
   subprocess.run([sys.executable, '-c', program], check=True, cwd=repository)
 
 
-@pytest.mark.parametrize('kind', ['tile', 'channel', 'mean', 'global'])
-def test_a_record_prepares_tiles_as_training_does(kind):
-  mean, std, scale = (123.0, 117.0, 104.0), 58.0, 50.0
-  training = pretext.Normalization(kind, scale, mean, std)
-  factor = scale / std if kind == 'global' else scale
-  record = weights_lib.InputRecord(
-    'rgb', mean, (factor,) * 3, '' if kind == 'global' else kind, std
-  )
-  tiles = cases.images(9, 32)
-  np.testing.assert_allclose(record.prepare(tiles), training(tiles), rtol=1e-4, atol=1e-3)
-
-
 def test_a_flat_tile_becomes_zeros_and_others_must_be_uint8():
-  record = weights_lib.InputRecord('bgr', (0.0, 0.0, 0.0), (50.0,) * 3, 'tile')
+  record = inputs.InputRecord('bgr', (0.0, 0.0, 0.0), (50.0,) * 3, 'tile')
   assert not record.prepare(np.full((2, 8, 8, 3), 77, np.uint8)).any()
-  with pytest.raises(weights_lib.WeightsError, match='float32'):
+  with pytest.raises(inputs.InputError, match='float32'):
     record.prepare(np.zeros((2, 8, 8, 3), np.float32))
 
 
@@ -59,17 +46,17 @@ def test_imagenet_images_are_torchvisions():
 def test_photographs_by_the_fixed_record_have_the_mean_and_variance_of_training():
   rng = np.random.default_rng(0)
   pixels = rng.normal((123, 117, 104), 58, [200, 30, 30, 3]).clip(0, 255).astype(np.uint8)
-  record = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (50.0,) * 3, 'tile', 58.0)
+  record = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (50.0,) * 3, 'tile', 58.0)
   own, fixed = record.prepare(pixels), record.fixed().prepare(pixels)
   assert record.fixed().normalization == ''
   assert abs(own.std() - 50) < 0.1 and abs(fixed.std() - 50) < 3 and abs(fixed.mean()) < 2
 
 
 def test_a_record_survives_json():
-  record = weights_lib.InputRecord('bgr', (1.0, 2.5, 3.0), (0.1, 0.2, 0.3), 'channel', 58.0)
-  assert weights_lib.record_from_json(record.to_json()) == record
+  record = inputs.InputRecord('bgr', (1.0, 2.5, 3.0), (0.1, 0.2, 0.3), 'channel', 58.0)
+  assert weights_lib.read_record(record.to_json()) == record
   with pytest.raises(weights_lib.WeightsError, match='scale'):
-    weights_lib.record_from_json({**record.to_json(), 'scale': [1, 0, 1]})
+    weights_lib.read_record({**record.to_json(), 'scale': [1, 0, 1]})
 
 
 def _conv1(weights, image):
@@ -96,7 +83,7 @@ def test_folding_the_input_changes_no_activation(source, to):
 
 
 def test_folding_per_tile_normalisation_folds_the_figures_that_stand_in():
-  record = weights_lib.InputRecord('rgb', (120.0, 110.0, 100.0), (50.0,) * 3, 'tile', 58.0)
+  record = inputs.InputRecord('rgb', (120.0, 110.0, 100.0), (50.0,) * 3, 'tile', 58.0)
   weights = cases.draw(record=record, kind='trunk')
   folded = surgery.fold_input(weights, 'caffe')
   image = cases.images(1, 67)
@@ -108,7 +95,7 @@ def test_a_mean_does_not_fold_through_padding():
   weights = cases.draw(kind='trunk').replace(padding=5)
   with pytest.raises(weights_lib.WeightsError, match='padded by 5 px'):
     surgery.fold_input(weights, 'imagenet')
-  flipped = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (0.5, 0.5, 0.5))
+  flipped = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (0.5, 0.5, 0.5))
   folded = surgery.fold_input(weights, flipped)  # the same mean: exact
   image = cases.images(1, 67)
   assert cases.difference(_conv1(folded, image), _conv1(weights, image)) < cases.TOLERANCE

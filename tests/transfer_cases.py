@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, inputs
 from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
 
@@ -22,7 +22,7 @@ def draw(
   side=6,
   features=24,
   outputs=10,
-  record=weights_lib.RECORDS['caffe'],
+  record=inputs.RECORDS['caffe'],
   seed=0,
 ):
   """Draws weights whose activations keep their size, so that LRN and biases matter."""

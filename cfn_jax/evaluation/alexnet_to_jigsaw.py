@@ -15,6 +15,7 @@ import numpy as np
 from cfn_jax.evaluation import identity, runs, tables, trunks
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.models import inputs
 from cfn_jax.training import optimizer
 from cfn_jax.transfer import cards, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -71,7 +72,7 @@ def make_run(
   """Builds the run that locks conv1 .. convK, on tiles of the scale that those layers learned."""
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
   fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
-  pretext = dataclasses.replace(pretext, normalization=make_normalization(fed))
+  pretext = dataclasses.replace(pretext, input=fed)
   weights = surgery.fold_input(weights, to=fed)
   locked = CONVOLUTIONS[:k]
   surgery.merge(pretext.shapes(), weights.params, locked)  # raises what does not fit
@@ -121,9 +122,7 @@ def _finish(
   return runs.Run(name, task, task.evaluations['val'], {'test images shown': shown})
 
 
-def find_record(
-  learned: weights_lib.InputRecord, *, tiles: str, std: float
-) -> weights_lib.InputRecord:
+def find_record(learned: inputs.InputRecord, *, tiles: str, std: float) -> inputs.InputRecord:
   """Returns how tiles are prepared for locked layers: RGB, one scale for all channels.
 
   Layers that learned on normalised tiles get those. Others learned on whole images prepared by
@@ -141,13 +140,7 @@ def find_record(
   scale, kind, own_std = float(np.mean(learned.scale)), learned.normalization, learned.std
   if not kind and tiles == 'normalised':
     scale, kind, own_std = scale * std, 'tile', std
-  return weights_lib.InputRecord('rgb', (red, green, blue), (scale,) * 3, kind, own_std)
-
-
-def make_normalization(record: weights_lib.InputRecord) -> pretexts.Normalization:
-  """Makes what prepares tiles by a record of `find_record`."""
-  std = record.std if record.normalization else 1.0
-  return pretexts.Normalization(record.normalization or 'global', record.scale[0], record.mean, std)
+  return inputs.InputRecord('rgb', (red, green, blue), (scale,) * 3, kind, own_std)
 
 
 def show(figures: Mapping[str, runs.Figures], label: str, layers: tuple[int, ...]) -> None:

@@ -16,9 +16,9 @@ import ml_collections
 import optax
 
 from cfn_jax.data import bad_images, pipeline
-from cfn_jax.evaluation import identity, inputs, labelled, scores, views
+from cfn_jax.evaluation import identity, labelled, scores, views
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, inputs
 from cfn_jax.training import checkpoint, metrics, optimizer
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import surgery
@@ -55,7 +55,7 @@ class Classifier:
 
   network: Any
   view_px: int
-  record: weights_lib.InputRecord
+  record: inputs.InputRecord
   class_names: tuple[str, ...]
   several: bool
   initial: alexnet.Initial
@@ -111,7 +111,7 @@ class Classifier:
       batch, side = images.shape[0], self.view_px // self.grid
       images = images.reshape(batch, self.grid, side, self.grid, side, 3)
       images = images.swapaxes(2, 3).reshape(batch, -1, side, side, 3)  # [B, T, h, w, 3]
-    return inputs.prepare(images, self.record)
+    return self.record.prepare(images)
 
   def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
     """Gives logits `[B, K]` of views uint8 `[B, px, px, 3]`; with a key, dropout is on."""

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cfn_jax.evaluation import feature_cache, identity, inputs, pooling, trunks
-from cfn_jax.models import alexnet, cfn
+from cfn_jax.evaluation import feature_cache, identity, pooling, trunks
+from cfn_jax.models import alexnet, cfn, inputs
 from cfn_jax.training import devices, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import geometry, networks, surgery
@@ -62,7 +62,7 @@ class Extractor:
     tiled = self.weights.kind == 'cfn'
     if set(self.layers) - set(() if not tiled else CONNECTED):
       network = networks.make_network(self.placed)
-      prepared = inputs.prepare(views, self.placed.input)
+      prepared = self.placed.input.prepare(views)
       trunk = {name: params[name] for name in weights_lib.CONVOLUTIONS}
       stages: Any = network.apply({'params': trunk}, prepared, method='stages')
       for name in MAPS:
@@ -89,7 +89,7 @@ class Extractor:
     network = networks.make_network(self.weights)
     assert isinstance(network, cfn.Cfn)
     own = {name: params[name] for name in (*weights_lib.CONVOLUTIONS, 'fc6')}
-    prepared = inputs.prepare(tiles, self.weights.input)
+    prepared = self.weights.input.prepare(tiles)
     features: Any = network.apply({'params': own}, prepared, method='features')  # [B, T, D]
     return jnp.asarray(features.reshape(len(views), -1))
 
@@ -181,7 +181,7 @@ def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
   if weights.kind == 'cfn':  # its tiles are normalised one by one; over all of them it is the same
     std = 58.0
     red, green, blue = (each * std for each in record.scale)
-    record = weights_lib.InputRecord('rgb', record.mean, (red, green, blue), 'tile', std)
+    record = inputs.InputRecord('rgb', record.mean, (red, green, blue), 'tile', std)
   made = weights_lib.make_weights(
     params,
     order=weights.order,

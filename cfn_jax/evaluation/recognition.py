@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
-from cfn_jax.models import alexnet, cfn
-from cfn_jax.transfer import weights as weights_lib
+from cfn_jax.models import alexnet, cfn, inputs
 
 PAPER = {'cfn': 57.1, 'alexnet': 57.4}
 CROPS = ('whole', 'random')
@@ -118,7 +117,7 @@ def make_classifier(
   )
 
 
-def make_record(config: ml_collections.ConfigDict) -> weights_lib.InputRecord:
+def make_record(config: ml_collections.ConfigDict) -> inputs.InputRecord:
   """Reads how views, or tiles, become the input.
 
   Raises:
@@ -133,7 +132,7 @@ def make_record(config: ml_collections.ConfigDict) -> weights_lib.InputRecord:
     raise ValueError(f'input.mean = {i.mean}, input.std = {i.std}: three numbers, and more than 0')
   scale = i.scale / i.std if fixed else i.scale
   red, green, blue = i.mean
-  return weights_lib.InputRecord(
+  return inputs.InputRecord(
     'rgb', (red, green, blue), (scale, scale, scale), '' if fixed else i.normalization, i.std
   )
 

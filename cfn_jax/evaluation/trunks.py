@@ -11,7 +11,7 @@ from typing import Any
 import ml_collections
 
 from cfn_jax.evaluation import identity
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, inputs
 from cfn_jax.transfer import files, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -19,8 +19,8 @@ RANDOM = 'random'
 PRETRAINED, BASELINE = 'pretrained', RANDOM  # runs that are compared
 # What networks drawn at random are fed: Caffe's weights expect tens, He's the unit variance.
 RECORDS = {
-  'caffe': weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0)),
-  'he': weights_lib.RECORDS['unit'],
+  'caffe': inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0)),
+  'he': inputs.RECORDS['unit'],
 }
 
 

@@ -145,10 +145,10 @@ def make_pretext(config: ml_collections.ConfigDict) -> pretexts.Pretext:
     fixed_per_image=0,
     seed=config.seed,
   )
-  normalization = pretexts.make_normalization(config)
+  record = pretexts.make_input(config)
   model = pretexts.make_model(config, len(permutations))
   noise = pipeline.Reader(Noise(), seed=config.seed)
-  return pretexts.Pretext(noise, noise, permutations, visits, normalization, model)
+  return pretexts.Pretext(noise, noise, permutations, visits, record, model)
 
 
 def make_batch(

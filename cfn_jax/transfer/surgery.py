@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax.models import inputs
 from cfn_jax.transfer import geometry
 from cfn_jax.transfer import weights as weights_lib
 
@@ -212,7 +213,7 @@ def _arrays(params: Mapping[str, Any], layers: Iterable[str]) -> tuple[str, ...]
   return tuple(f'{layer}/{name}' for layer in layers for name in params[layer])
 
 
-def fold_input(weights: Weights, to: str | weights_lib.InputRecord) -> Weights:
+def fold_input(weights: Weights, to: str | inputs.InputRecord) -> Weights:
   """Changes how images must be prepared, and conv1 so that it gives the same for the same image.
 
   Exact in real numbers: channel order, scale and mean are linear, and conv1 has no padding. A
@@ -227,9 +228,9 @@ def fold_input(weights: Weights, to: str | weights_lib.InputRecord) -> Weights:
       the image would then stand for another colour).
   """
   if isinstance(to, str):
-    if to not in weights_lib.RECORDS:
-      raise WeightsError(f"input = '{to}' is unknown: one of {', '.join(weights_lib.RECORDS)}")
-    to = weights_lib.RECORDS[to]
+    if to not in inputs.RECORDS:
+      raise WeightsError(f"input = '{to}' is unknown: one of {', '.join(inputs.RECORDS)}")
+    to = inputs.RECORDS[to]
   if to == weights.input:
     return weights
   if 'conv1' not in weights.params:
