@@ -390,6 +390,22 @@ def test_other_channels_than_alexnets_are_refused(tmp_path):
     files.load_weights(tmp_path / 'a.npz')
 
 
+@pytest.mark.parametrize('length', [0x280, 0x380, 0x480, 0x580])
+def test_a_safetensors_header_of_any_length_is_no_pickle(tmp_path, length):
+  arrays = {'conv1.weight': np.zeros((8, 3, 11, 11), 'f4'), 'conv1.bias': np.zeros(8, 'f4')}
+  header, start = {}, 0
+  for name, array in arrays.items():
+    end = start + array.nbytes
+    header[name] = {'dtype': 'F32', 'shape': list(array.shape), 'data_offsets': [start, end]}
+    start = end
+  text = json.dumps(header).encode().ljust(length)
+  data = b''.join(array.tobytes() for array in arrays.values())
+  path = tmp_path / 'w.safetensors'
+  path.write_bytes(len(text).to_bytes(8, 'little') + text + data)
+  assert path.read_bytes()[:1] == b'\x80'
+  assert files.load_weights(path).layers() == ('conv1',)
+
+
 def test_a_path_that_is_not_there_is_named(tmp_path):
   with pytest.raises(weights_lib.WeightsError, match='no such file or folder'):
     files.load_weights(tmp_path / 'nothing')

@@ -126,10 +126,11 @@ def _sniff(path: pathlib.Path) -> str:
     if any(name.endswith('/data.pkl') or name == 'data.pkl' for name in names):
       return 'pytorch'
     return 'npz' if any(name.endswith('.npy') for name in names) else 'another zip archive'
-  if head[0] == 0x80 and head[1:2] in (b'\x02', b'\x03', b'\x04', b'\x05'):
-    return 'pytorch'  # a pickle, as PyTorch wrote them before 1.6
+  # First: the length of its header may look like what a pickle begins with.
   if head[8:9] == b'{' and int.from_bytes(head[:8], 'little') <= path.stat().st_size:
     return 'safetensors'
+  if head[0] == 0x80 and head[1:2] in (b'\x02', b'\x03', b'\x04', b'\x05'):
+    return 'pytorch'  # a pickle, as PyTorch wrote them before 1.6
   for magic, words in (
     (b'\x89HDF', 'an HDF5 file (a Caffe snapshot of that kind: load it in Caffe and save it anew)'),
     (b'\x93NUMPY', 'a single .npy array'),
