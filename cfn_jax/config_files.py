@@ -175,6 +175,12 @@ def check(config: ml_collections.ConfigDict) -> None:
   places.check({name: value for name, value in found.items() if value})
 
 
+def find_changed(config: ml_collections.ConfigDict) -> list[str]:
+  """Names the fields that differ from those of the config that is made for the task."""
+  ours = _flatten(load(configs_by_task()[config.task]))
+  return [name for name, value in _flatten(config).items() if value != ours[name]]
+
+
 def configs_by_task() -> dict[str, str]:
   """Returns the name of the config that is made for each task."""
   return {load(name).task: name for name in list_names()}

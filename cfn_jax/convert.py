@@ -14,7 +14,7 @@ import sys
 import jax
 
 from cfn_jax import arguments, command, places, terminal
-from cfn_jax.models import inputs
+from cfn_jax.models import figures, inputs
 from cfn_jax.transfer import cards, checkpoints, export, files, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -40,7 +40,7 @@ def make_parser() -> arguments.Parser:
   add('--seed', type=int, default=0, help='draws them')
   add('--names', default='', choices=export.NAMES, help="'vissl': keys of VISSL's trunks")
   add('--from-input', default='', choices=('', *inputs.RECORDS), help='what the file expects')
-  add('--from-order', default='', choices=('', *weights_lib.ORDERS), help='where it does not say')
+  add('--from-order', default='', choices=('', *figures.ORDERS), help='where it does not say')
   add('--from-stride', type=int, default=0, help='where it does not say')
   add('--overwrite', action='store_true', help='replace a folder that this command wrote')
   return parser

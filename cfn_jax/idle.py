@@ -2,11 +2,13 @@
 
 A config holds every knob of its task, and some of them belong to a choice that is not taken: the
 steps between two drops of a rate that follows a cosine, say. Such a field may keep its default; one
-that is set on the command line, to anything but off ('', 0 or False), is refused. What a source of
-images does not read is refused by data/sources.py, wherever it was set.
+that is set, on the command line or in a config of one's own, to anything but off ('', 0 or False),
+is refused. What a source of images does not read is refused by data/sources.py.
 """
 
 import dataclasses
+import os
+import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -41,6 +43,29 @@ def _is_for(task: str, holds: Callable[[Values], bool]) -> Callable[[Values], bo
   return lambda c: c['task'] == task and holds(c)
 
 
+def _names_no_run(c: Values) -> bool:
+  weights = str(c.get('weights', ''))
+  return weights not in ('', 'random') and not _is_folder(weights, 'checkpoints')
+
+
+def _holds_no_averages(c: Values) -> bool:
+  return _names_no_run(c) and not _is_folder(c['weights'], 'state')
+
+
+def _is_folder(weights: str, name: str) -> bool:
+  """Tells whether a folder of this name lies in that of the weights, or in one for each run."""
+  path = pathlib.Path(os.path.expanduser(weights))  # noqa: PTH111  (never raises)
+  return (path / name).is_dir() or (path.is_dir() and any(path.glob(f'*/{name}')))
+
+
+# What only the training loop reads.
+_TRAINING = (
+  *('accumulate_steps', 'batch_size', 'bias_decay', 'bias_rate', 'checkpoint_every_steps'),
+  *('clip_gradients', 'decay_factor', 'decay_steps', 'ema_decay', 'eval_every_steps'),
+  *('keep_best', 'keep_latest', 'learning_rate', 'log_every_steps', 'momentum', 'nonfinite_limit'),
+  *('num_steps', 'on_nonfinite', 'plateau_warning_steps', 'profile_start_step', 'profile_steps'),
+  *('schedule', 'solver', 'start_over', 'warmup_steps', 'weight_decay'),
+)
 _SET = ('permutations.num', 'permutations.method', 'permutations.seed', 'permutations.ties')
 RULES = (
   Rule(('decay_steps', 'decay_factor'), _is('schedule', 'cosine'), "schedule = 'cosine'"),
@@ -91,16 +116,43 @@ RULES = (
     lambda c: c.get('weights') == 'random' and c['task'] != 'alexnet_to_jigsaw',
     "weights = 'random'",
   ),
+  Rule(('weights_step',), _names_no_run, 'weights name no run with several steps'),
+  Rule(('weights_collection',), _holds_no_averages, 'weights name no checkpoint'),
+  Rule(
+    ('model.init',),
+    lambda c: (
+      c['task'] in ('knn', 'linear_probe', 'voc_classification')
+      and not c['baseline']
+      and c['weights'] != 'random'
+    ),
+    'nothing is drawn with baseline = False',
+  ),
+  Rule(('test.average', 'test.mirror'), _is('test.draws', 1), 'test.draws = 1'),
+  Rule(
+    ('model.fc6_features', 'model.fc7_features', 'model.fc_init', 'model.dropout'),
+    _is('trained', 'pool5'),
+    "trained = 'pool5' has no fc6 and fc7",
+  ),
+  Rule(
+    ('puzzle.normalization', 'puzzle.tile_scale'),
+    _is_for('alexnet_to_jigsaw', _is('baseline', False)),
+    'it is for the reference, baseline = True',
+  ),
+  Rule(('data.val_fraction',), _is_for('solve', _is('data.source', '')), 'data.source is empty'),
+  Rule(
+    ('input.mean',), _is_not('input.normalization', 'global'), "input.normalization is not 'global'"
+  ),
+  Rule(
+    ('input.std',),
+    _is('input.normalization', 'tile', 'channel'),
+    'each tile is divided by its own deviation',
+  ),
   Rule(('svm',), _is('classifier', 'logistic'), "classifier = 'logistic'"),
   Rule(
-    (
-      *('batch_size', 'num_steps', 'learning_rate', 'schedule', 'warmup_steps', 'momentum'),
-      *('weight_decay', 'bias_rate', 'bias_decay', 'clip_gradients', 'ema_decay', 'solver'),
-      'probe',
-    ),
-    _is('classifier', 'svm'),
-    "classifier = 'svm' takes no training steps",
+    (*_TRAINING, 'probe'), _is('classifier', 'svm'), "classifier = 'svm' takes no training steps"
   ),
+  Rule(('svm.folds',), lambda c: len(c.get('svm.costs', ())) == 1, 'svm.costs holds one cost'),
+  Rule(('features.dimensions',), _is('features.pooling', 'none'), "features.pooling = 'none'"),
   Rule(
     ('compute_dtype', 'remat'),
     _is('task', 'linear_probe', 'solve'),

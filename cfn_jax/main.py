@@ -16,7 +16,7 @@ import ml_collections
 from absl import app, flags
 from ml_collections import config_flags
 
-from cfn_jax import command, idle, places, terminal
+from cfn_jax import command, config_files, idle, places, terminal
 from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import feature_cache
 from cfn_jax.jigsaw import pretext as pretexts
@@ -179,7 +179,8 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   with command.short_errors(ValueError):
-    alexnet.check_dtype(config.compute_dtype)
+    if 'compute_dtype' in config:  # a task that trains nothing has none
+      alexnet.check_dtype(config.compute_dtype)
     devices.set_precision(config.matmul_precision)
     distributed.start(
       config.distributed.mode,
@@ -198,7 +199,8 @@ def main(arguments: list[str]) -> None:
     terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
   command.quiet_libraries()
   with command.short_errors(ValueError):
-    idle.check(config, config_flags.get_override_values(flags.FLAGS[CONFIG.name]))
+    given = config_flags.get_override_values(flags.FLAGS[CONFIG.name])
+    idle.check(config, {*given, *config_files.find_changed(config)})
   folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
   if config.deterministic:
     command.make_deterministic()

@@ -77,14 +77,15 @@ def _goyal(c: ml_collections.ConfigDict) -> None:
 
 
 def _voc07(c: ml_collections.ConfigDict) -> None:
-  """The whole image squashed to the view, and SVMs."""
-  _goyal(c)
+  """The whole image squashed to the view, conv1 at the stride of pretraining, and SVMs."""
+  c.model.stride = 2
+  c.features.pooling = 'average'
+  c.views.crop = 'centre'
   c.several = True
   c.classifier = 'svm'
   c.data.source = 'voc'
   c.data.split = 'trainval'
   c.data.val_split = 'test'
-  c.views.resize = 'squash'
   c.views.resize_px = c.views.view_px
   c.views.mirror = False
   c.features.dtype = 'float32'

@@ -55,7 +55,7 @@ LEAVES = (
   'idle.py',
   'models/inputs.py',
   'jigsaw/puzzle.py',
-  'models/layers.py',
+  'models/figures.py',
   'training/optimizer.py',
   'training/digests.py',
   'training/lock.py',

@@ -193,6 +193,10 @@ def test_the_set_of_the_88_percent_has_the_papers_distances_and_prunes_to_its_si
   for distance, size in zip(range(3, 10), (95, 85, 71, 35, 10, 7, 6)):  # the paper's table 4
     pruned = permutations.prune_permutations(whole, num=size, min_distance=distance)
     assert len(pruned) == size and permutations.summarize(pruned).min_hamming >= distance
+  assert len(permutations.prune_permutations(whole, min_distance=3)) < 100  # some are similar
+  others = permutations.make_permutations(100, method='max', ties='first')
+  with pytest.raises(permutations.PermutationError):  # too many of these are
+    permutations.prune_permutations(others, num=95, min_distance=3)
 
 
 def test_linear_probes_are_those_of_their_sources():

@@ -18,7 +18,7 @@ from cfn_jax.evaluation import (
   testing,
   voc_classification,
 )
-from cfn_jax.models import alexnet, inputs
+from cfn_jax.models import alexnet, figures, inputs, trunk
 from cfn_jax.training import devices, loop, scoring
 from cfn_jax.transfer import checkpoints
 from cfn_jax.transfer import weights as weights_lib
@@ -57,7 +57,7 @@ def make_several(logits):
     def logits(self, params, images, key=None):
       return jnp.asarray(logits)
 
-  initial = alexnet.Initial('he', 'caffenet')
+  initial = figures.Initial('he', 'caffenet')
   return Given(alexnet.AlexNet(3), 67, RECORDS['unit'], ('a', 'b', 'c'), True, initial)
 
 
@@ -126,7 +126,7 @@ def test_averages_are_sums_of_logits_or_means_of_probabilities():
     def logits(self, params, images, key=None):
       return images.reshape(len(images), -1).astype(jnp.float32) / 100
 
-  initial = alexnet.Initial('he', 'caffenet')
+  initial = figures.Initial('he', 'caffenet')
   made = Echo(alexnet.AlexNet(3), 1, RECORDS['unit'], ('a', 'b', 'c'), False, initial)
   images = np.random.default_rng(0).integers(0, 256, (4, 5, 1, 1, 3), np.uint8)
   logits = images.reshape(4, 5, 3) / 100
@@ -151,7 +151,7 @@ def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
     def average(self, params, images, average):
       return jnp.full((len(images), 3), jnp.nan)
 
-  initial = alexnet.Initial('he', 'caffenet')
+  initial = figures.Initial('he', 'caffenet')
   made = Broken(alexnet.AlexNet(3), 8, RECORDS['unit'], names, False, initial)
   evaluation = testing.make_evaluation(
     made,
@@ -234,8 +234,8 @@ def test_calibration_scales_biases_by_the_measured_change_of_each_layers_input(p
 
 
 def make_fed(record, init, fc_init='', loaded=()):
-  network = alexnet.AlexNet(3, fc6_features=8, fc7_features=8, width=0.1)
-  initial = alexnet.Initial(init, 'caffenet')
+  network = alexnet.AlexNet(3, trunk.Trunk(width=0.1), 8, 8)
+  initial = figures.Initial(init, 'caffenet')
   made = classifier.Classifier(network, 67, record, ('a', 'b', 'c'), False, initial, fc_init)
   given = alexnet.draw_parameters(made.shapes(), initial, seed=0)
   return dataclasses.replace(made, given=given, loaded=loaded)

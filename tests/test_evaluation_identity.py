@@ -7,6 +7,7 @@ or the config is refused, or the field is one that is known to change no figure.
 import dataclasses
 import importlib
 import json
+import shutil
 
 import labelled_cases
 import numpy as np
@@ -195,6 +196,25 @@ def test_what_a_name_stands_for_changes_the_identity(name, images, monkeypatch, 
     config = make_config(name, images)
     config.update_from_flattened_dict(fields)
     assert identify(config, monkeypatch, tmp_path) == before, fields
+
+
+@pytest.mark.parametrize('name', ['frozen_layers', 'alexnet_to_jigsaw', 'knn', 'solve'])
+def test_other_images_of_the_same_names_change_the_identity(name, images, monkeypatch, tmp_path):
+  from PIL import Image, ImageOps
+
+  found = []
+  for root, change in (('a', lambda image: image), ('b', ImageOps.invert)):
+    shutil.copytree(images / 'folders', tmp_path / root)
+    for path in (tmp_path / root).rglob('*.png'):
+      change(Image.open(path)).save(path.with_suffix('.bmp'))  # of the same size in bytes
+      path.unlink()
+    config = make_config(name, images)
+    if name == 'solve':
+      config.data.source = 'folder'
+    config.data.root = str(tmp_path / root / 'train')
+    config.data.val_root = str(tmp_path / root / 'test')
+    found.append(identify(config, monkeypatch, tmp_path))
+  assert found[0] != found[1]
 
 
 def test_nothing_that_a_network_or_a_solver_is_made_of_is_left_out():

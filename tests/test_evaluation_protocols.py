@@ -456,3 +456,15 @@ def test_the_command_line_says_it_in_one_line_with_code_2(folders, tmp_path):
   assert done.returncode == 2
   assert done.stderr.splitlines()[-1].startswith('error: nothing.npz: there is no such file')
   assert 'Traceback' not in done.stderr
+
+
+def test_layers_above_locked_ones_are_not_drawn_for_another_scale(folders, pretrained):
+  config = labelled_cases.make_config(
+    'alexnet_to_jigsaw', folders, weights=str(pretrained), layers=(1,)
+  )
+  config.data.root, config.data.val_root = str(folders / 'train'), str(folders / 'test')
+  config.permutations.num, config.model.permutations_per_pass = 6, 2
+  alexnet_to_jigsaw.make_plan(config)
+  config.model.init, config.puzzle.tile_scale = 'caffe', 50.0
+  with pytest.raises(ValueError, match=r"model.init = 'caffe' draws .* deviation of 1, .*'he'"):
+    alexnet_to_jigsaw.make_plan(config)

@@ -2,9 +2,10 @@
 
 import labelled_cases
 import pytest
+import test_configs
 import test_main
 
-from cfn_jax import command, idle
+from cfn_jax import command, config_files, idle
 from cfn_jax.training import checkpoint
 
 # The config, what makes the field idle, the field, and a word of the reason.
@@ -26,6 +27,17 @@ CASES = [
   ('knn', {'weights': 'w.npz'}, 'model.width', 'weights'),
   ('alexnet_to_jigsaw', {'weights': 'w.npz'}, 'model.order', 'weights'),
   ('frozen_layers', {'weights': 'random'}, 'baseline', 'random'),
+  ('frozen_layers', {'weights': 'w.npz'}, 'weights_step', 'several steps'),
+  ('frozen_layers', {'weights': 'w.npz'}, 'weights_collection', 'no checkpoint'),
+  ('linear_probe', {'weights': 'w.npz', 'baseline': False}, 'model.init', 'baseline'),
+  ('recognition', {}, 'test.average', 'draws'),
+  ('voc07_classification', {'trained': 'pool5'}, 'model.dropout', 'pool5'),
+  ('alexnet_to_jigsaw', {'baseline': False}, 'puzzle.tile_scale', 'reference'),
+  ('solve', {}, 'data.val_fraction', 'source'),
+  ('recognition', {}, 'input.mean', 'global'),
+  ('recognition', {'input.normalization': 'tile'}, 'input.std', 'own deviation'),
+  ('linear_probe:voc07', {'svm.costs': (1.0,)}, 'svm.folds', 'one cost'),
+  ('knn', {'features.pooling': 'none'}, 'features.dimensions', 'none'),
   ('linear_probe', {}, 'svm.folds', 'logistic'),
   ('linear_probe:voc07', {}, 'learning_rate', 'svm'),
   ('linear_probe:voc07', {}, 'probe.init_std', 'svm'),
@@ -78,9 +90,44 @@ def test_fields_that_act_or_are_switched_off_pass():
   idle.check(config, ['weights', 'baseline'])
 
 
+def test_a_run_may_be_asked_for_a_step_and_its_averages_a_file_may_not(tmp_path):
+  config = load('frozen_layers')
+  (tmp_path / 'run' / 'checkpoints').mkdir(parents=True)
+  (tmp_path / 'several' / 'cfn' / 'checkpoints').mkdir(parents=True)
+  (tmp_path / '3' / 'state').mkdir(parents=True)
+  for name in ('run', 'several'):
+    config.weights = str(tmp_path / name)
+    idle.check(config, ['weights_step', 'weights_collection'])
+  config.weights = str(tmp_path / '3')
+  idle.check(config, ['weights_collection'])
+  with pytest.raises(ValueError, match='weights_step'):
+    idle.check(config, ['weights_step'])
+
+
+@pytest.mark.parametrize('name', config_files.list_names())
+def test_no_variant_sets_what_it_leaves_without_effect(name):
+  for variant in test_configs.CONFIGS[name]:
+    config = load(f'{name}:{variant}')
+    idle.check(config, config_files.find_changed(config))
+
+
+def test_a_config_of_ones_own_may_not_set_it_either(tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text(
+    'from configs import cfn\n\n'
+    "def get_config(variant=''):\n"
+    "  c = cfn.get_config('small').unlock()\n"
+    '  c.decay_steps = 7\n'
+    '  return c\n'
+  )
+  config = command.load_config(str(path))
+  with pytest.raises(ValueError, match='decay_steps = 7 has no effect'):
+    idle.check(config, config_files.find_changed(config))
+
+
 def test_rules_name_fields_that_there_are():
   known = set()
-  for name in ('cfn', 'frozen_layers', 'alexnet_to_jigsaw', 'linear_probe', 'recognition'):
+  for name in test_configs.CONFIGS:
     flat = checkpoint.flatten(load(name).to_dict())
     known |= {*flat, *(field.partition('.')[0] for field in flat)}
   assert {field for rule in idle.RULES for field in rule.fields} <= known

@@ -18,7 +18,9 @@ SMALL = {'width': 0.1, 'features': 8}
 def make_pretext(order='caffenet'):
   """The parts of a pretext task that the start depends on; a fixed normalisation."""
   fed = inputs.InputRecord('rgb', (120.0, 110.0, 100.0), (50.0 / 60,) * 3)
-  return types.SimpleNamespace(model=types.SimpleNamespace(order=order), record=fed)
+  return types.SimpleNamespace(
+    model=types.SimpleNamespace(trunk=types.SimpleNamespace(order=order)), record=fed
+  )
 
 
 def same(one, other):

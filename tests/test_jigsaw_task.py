@@ -17,7 +17,7 @@ from PIL import Image
 from cfn_jax.data import pipeline
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, task
-from cfn_jax.models import alexnet, inputs
+from cfn_jax.models import alexnet, figures, inputs
 from cfn_jax.training import devices, metrics, scoring, stopping
 
 MEAN, STD = (123.0, 117.0, 104.0), 58.0
@@ -308,7 +308,7 @@ def test_caffes_network_starts_a_little_above_the_loss_of_chance():
   coarse = rng.integers(0, 256, (8 * 9, 6, 6, 3), dtype=np.uint8)
   tiles = [Image.fromarray(tile).resize((64, 64), Image.Resampling.BICUBIC) for tile in coarse]
   tiles = np.stack([np.asarray(tile) for tile in tiles]).reshape(8, 9, 64, 64, 3)
-  initial = alexnet.Initial(c.model.init, c.model.order)
+  initial = figures.Initial(c.model.init, c.model.order)
   shapes = alexnet.parameter_shapes(model, (1, 9, 64, 64, 3))
   params = alexnet.draw_parameters(shapes, initial, seed=0)
   normalise = pretexts.make_input(c).prepare

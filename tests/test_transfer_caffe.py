@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import transfer_cases as cases
 
-from cfn_jax.models import inputs
+from cfn_jax.models import figures, inputs
 from cfn_jax.transfer import (
   caffe,
   caffe_layers,
@@ -252,8 +252,8 @@ def test_the_form_before_2015_is_read_as_opencv_reads_it(tmp_path):
     settings = wire.encode_number(1, arrays[f'{name}.bias'].size)
     if is_convolution:
       for field, value in (
-        (3, weights_lib.PADDINGS[index]),
-        (4, weights_lib.KERNELS_PX[index]),
+        (3, figures.PADDINGS[index]),
+        (4, figures.KERNELS_PX[index]),
         (5, weights.groups[index]),
         (6, 1 if index else 4),
       ):
@@ -285,7 +285,7 @@ def test_the_form_before_2015_is_read_as_opencv_reads_it(tmp_path):
 
 
 def _convolution(layer, arrays, index, bottom, *, stride=1, pad=0, group=1):
-  settings = [(1, arrays[f'{layer}.bias'].size), (4, weights_lib.KERNELS_PX[index])]
+  settings = [(1, arrays[f'{layer}.bias'].size), (4, figures.KERNELS_PX[index])]
   settings += [(3, pad), (5, group), (6, stride)]
   encoded = b''.join(wire.encode_number(*each) for each in settings)
   blobs = [_blob(arrays[f'{layer}.{kind}']) for kind in ('weight', 'bias')]
@@ -332,7 +332,9 @@ def test_batch_norm_and_scale_are_folded(tmp_path, eps):
   network = networks.make_network(loaded)
   ours = np.maximum(
     np.asarray(
-      network.apply({'params': loaded.params}, prepared, method=lambda module, x: module.conv1(x))
+      network.apply(
+        {'params': loaded.params}, prepared, method=lambda module, x: module.trunk.conv1(x)
+      )
     ),
     0,
   ).transpose(0, 3, 1, 2)
@@ -365,7 +367,7 @@ def test_a_network_without_groups_with_padding_norms_and_a_head_over_two_images(
     return _layer(f'bn{name[-1]}', 'BatchNorm', bottom, bottom, blobs)
 
   for index, name in enumerate(weights_lib.CONVOLUTIONS):
-    pad, stride = (weights_lib.PADDINGS[index], 1) if index else (5, 4)
+    pad, stride = (figures.PADDINGS[index], 1) if index else (5, 4)
     pieces.append(_convolution(name, arrays, index, blob, stride=stride, pad=pad))
     pieces += [norm(name, name)] if index >= 2 else []
     pieces.append(_layer(f'relu{index + 1}', 'ReLU', name, name))
@@ -410,7 +412,7 @@ def _siamese(weights, *, changed=''):
     }
     blob = f'data_{column}'
     for index, name in enumerate(weights_lib.CONVOLUTIONS):
-      pad, group = weights_lib.PADDINGS[index], weights.groups[index]
+      pad, group = figures.PADDINGS[index], weights.groups[index]
       stride = 1 if index else weights.stride
       layer = name + end
       pieces.append(_convolution(layer, ours, index, blob, stride=stride, pad=pad, group=group))

@@ -33,6 +33,14 @@ class Source(Protocol):
   def __getitem__(self, index: int) -> Record: ...
 
 
+def identify(source: Source) -> str:
+  """Returns what changes with the images of a source, not only with their names, where it can tell.
+
+  It may look at each file, which the fingerprint does not.
+  """
+  return f'{source.fingerprint} {getattr(source, "content", "")}'.strip()
+
+
 def check_index(index: int, length: int) -> int:
   """Refuses an index that a list would refuse, or count from the end."""
   if not 0 <= index < length:

@@ -52,7 +52,8 @@ class TarSource:
     self._places = np.array([place[1:3] for place in ordered], np.int64)  # [N, 2]: offset, size
     times = np.array([place[3] for place in ordered], np.float64)
     self._stamp = hashlib.sha256(self._places.tobytes() + times.tobytes()).hexdigest()[:32]
-    self.fingerprint = hashlib.sha256(self.names.blob).hexdigest()[:32]
+    told = self.names.blob + self._places[:, 1].tobytes()  # sizes: other images of these names
+    self.fingerprint = hashlib.sha256(told).hexdigest()[:32]
     self.description = f'tar {path}: {len(ordered):,} images{others}'
 
   def __repr__(self) -> str:

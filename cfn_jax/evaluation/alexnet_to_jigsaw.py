@@ -12,10 +12,11 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from cfn_jax.data import record
 from cfn_jax.evaluation import identity, runs, tables, trunks
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
-from cfn_jax.models import inputs
+from cfn_jax.models import figures, inputs
 from cfn_jax.training import optimizer
 from cfn_jax.transfer import cards, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -46,10 +47,10 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   pretext = pretexts.open_pretext(config)
   trunk = trunks.open_trunk(config)
   weights = trunk.weights
-  model = pretext.model.clone(
+  own = pretext.model.trunk.clone(
     order=weights.order, groups=weights.groups, width=trunk.width, padding=weights.padding
   )
-  pretext = dataclasses.replace(pretext, model=model)
+  pretext = dataclasses.replace(pretext, model=pretext.model.clone(trunk=own))
   made = [make_run(config, pretext, trunk, k) for k in layers]
   if config.baseline:
     made.append(_finish(config, pretext, REFERENCE, {}))
@@ -72,6 +73,13 @@ def make_run(
   """Builds the run that locks conv1 .. convK, on tiles of the scale that those layers learned."""
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
   fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
+  drawn = config.model.init
+  if not figures.fits(drawn, fed.contrast()):
+    raise ValueError(
+      f"model.init = '{drawn}' draws the layers above for inputs of another scale: "
+      f'{trunk.label()} is fed a standard deviation of {fed.contrast():.3g}, which goes with '
+      + ("'caffe'" if drawn == 'he' else "'he'")
+    )
   pretext = dataclasses.replace(pretext, input=fed)
   weights = surgery.fold_input(weights, to=fed)
   locked = CONVOLUTIONS[:k]
@@ -105,7 +113,7 @@ def _finish(
   label: str = 'nothing loaded, nothing locked',
 ) -> runs.Run:
   task, source = jigsaw_task.make_task(config, pretext), pretext.validation.source
-  network = pretext.describe()
+  network, own = pretext.describe(), pretext.model.trunk
   task = dataclasses.replace(
     task,
     init=init or task.init,
@@ -113,7 +121,9 @@ def _finish(
     fingerprint={
       **task.fingerprint,
       **identity.describe_training(config),
-      'network': network | {'groups': list(pretext.model.groups), 'width': pretext.model.width},
+      'training images': record.identify(pretext.training.source),
+      'validation images': record.identify(source),
+      'network': network | {'groups': list(own.groups), 'width': own.width},
       **fingerprint,
     },
     summary=[('run', label), *task.summary],

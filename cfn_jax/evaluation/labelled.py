@@ -13,7 +13,7 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import places
-from cfn_jax.data import folder, pipeline, sources, tfds_source, voc_labels
+from cfn_jax.data import folder, pipeline, record, sources, tfds_source, voc_labels
 
 NAMED = 10  # of what is wrong, so many are named
 
@@ -29,10 +29,11 @@ class Split:
   reader: pipeline.Reader
   labels: np.ndarray
 
+  @functools.cached_property
   def fingerprint(self) -> str:
     """Changes with the images and with their labels."""
-    digest = hashlib.sha256(self.reader.source.fingerprint.encode() + self.labels.tobytes())
-    return digest.hexdigest()[:32]
+    told = record.identify(self.reader.source).encode() + self.labels.tobytes()
+    return hashlib.sha256(told).hexdigest()[:32]
 
 
 @dataclasses.dataclass(frozen=True)

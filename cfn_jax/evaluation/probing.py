@@ -130,7 +130,7 @@ def _extract_split(
   count = min(limit or len(split.reader.source), len(split.reader.source))
   content = {
     **extractor.identity(),
-    'images fingerprint': split.fingerprint(),
+    'images fingerprint': split.fingerprint,
     'classes': list(probe.data.class_names),
     'views': [transform.crop, transform.resize, transform.resize_px, transform.mirror],
     'draws': transform.draws,

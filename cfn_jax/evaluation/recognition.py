@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
-from cfn_jax.models import alexnet, cfn, inputs
+from cfn_jax.models import alexnet, cfn, figures, inputs, trunk
 
 PAPER = {'cfn': 57.1, 'alexnet': 57.4}
 CROPS = ('whole', 'random')
@@ -85,22 +85,24 @@ def make_classifier(
   """
   model, view = config.model, config.views
   fields: dict[str, Any] = {
-    'order': model.order,
-    'init_name': model.init,
-    'stride': model.stride,
-    'width': model.width,
+    'trunk': trunk.Trunk(
+      order=model.order,
+      init_name=model.init,
+      stride=model.stride,
+      width=model.width,
+      dtype=jnp.dtype(config.compute_dtype),
+      remat=config.remat,
+    ),
     'fc6_features': model.fc6_features,
     'fc7_features': model.fc7_features,
     'dropout': model.dropout,
-    'dtype': jnp.dtype(config.compute_dtype),
-    'remat': config.remat,
   }
   if model.name not in PAPER:
     raise ValueError(f"model.name = '{model.name}' is unknown: one of {', '.join(PAPER)}")
   grid = model.grid if model.name == 'cfn' else 0
   if grid and (grid < 1 or view.view_px % grid):
     raise ValueError(f'views.view_px = {view.view_px} is no grid of model.grid = {grid} tiles')
-  alexnet.check_input_size(view.view_px // max(1, grid), model.stride)
+  figures.check_input_size(view.view_px // max(1, grid), model.stride)
   network = (
     cfn.Cfn(num_permutations=len(class_names), **fields)
     if grid
@@ -112,7 +114,7 @@ def make_classifier(
     record=make_record(config),
     class_names=class_names,
     several=False,
-    initial=alexnet.Initial(model.init, model.order),
+    initial=figures.Initial(model.init, model.order),
     grid=grid,
   )
 

@@ -58,7 +58,7 @@ def make_evaluation(
   Args:
     transform: of the test; its `draws` views of an image are averaged.
     average: 'logits' or 'softmax'.
-    limit: the first so many images; 0: all.
+    limit: this many images, a fixed random subset; 0: all.
 
   Raises:
     ValueError: an unknown average, or one that several classes do not have.

@@ -15,7 +15,7 @@ import numpy as np
 from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
-from cfn_jax.models import alexnet, cfn, inputs
+from cfn_jax.models import alexnet, cfn, figures, inputs, trunk
 from cfn_jax.training import task as tasks
 
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
@@ -41,7 +41,7 @@ def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
   for holds, message in checks:
     if not holds:
       raise ValueError(f'puzzle.{message}')
-  if init in alexnet.INITS and not alexnet.fits(init, scale):
+  if init in figures.INITS and not figures.fits(init, scale):
     wanted = 'near 50' if init == 'caffe' else 'near 1'
     raise ValueError(
       f"puzzle.tile_scale = {scale} does not go with model.init = '{init}': it needs one {wanted}"
@@ -117,20 +117,22 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.
       f'model.fc8_features = {c.fc8_features}: at least the {num_permutations} permutations, or 0 '
       'for one output each'
     )
-  alexnet.Initial(c.init, c.order)
-  alexnet.check_input_size(config.puzzle.tile_px, c.stride)
+  figures.Initial(c.init, c.order)
+  figures.check_input_size(config.puzzle.tile_px, c.stride)
   own = {'fc6_features': c.fc6_features} if c.fc6_features else {}
   network = cfn.Cfn if c.name == 'cfn' else cfn.Stacked
   return network(
     num_permutations=c.fc8_features or num_permutations,
-    order=c.order,
-    init_name=c.init,
-    stride=c.stride,
-    width=c.width,
-    remat=config.remat,
+    trunk=trunk.Trunk(
+      order=c.order,
+      init_name=c.init,
+      stride=c.stride,
+      width=c.width,
+      dtype=jnp.dtype(config.compute_dtype),
+      remat=config.remat,
+    ),
     fc7_features=c.fc7_features,
     dropout=c.dropout,
-    dtype=jnp.dtype(config.compute_dtype),
     **own,
   )
 
@@ -171,8 +173,7 @@ class Pretext:
 
   def init(self, seed: int) -> dict[str, Any]:
     """Draws the network's parameters on the host."""
-    initial = alexnet.Initial(self.model.init_name, self.model.order)
-    return alexnet.draw_parameters(self.shapes(), initial, seed=seed)
+    return alexnet.draw_parameters(self.shapes(), self.model.trunk.initial, seed=seed)
 
   def shapes(self) -> Any:
     """Gives the shapes of the parameters."""
@@ -203,9 +204,9 @@ class Pretext:
   def describe(self) -> dict[str, Any]:
     """Returns what a checkpoint says of the network, for transfer/: plain values."""
     return {
-      'order': self.model.order,
-      'stride': self.model.stride,
-      'padding': getattr(self.model, 'padding', 0),
+      'order': self.model.trunk.order,
+      'stride': self.model.trunk.stride,
+      'padding': self.model.trunk.padding,
       'input': self.record.to_json(),
     }
 

@@ -129,9 +129,7 @@ def _pool_axis(x: Array, axis: int, window: int, stride: int, padding: int) -> A
   )
 
 
-def reference_max_pool(
-  x: Array, *, window: int = 3, stride: int = 2, padding: int = 0
-) -> Array:
+def reference_max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) -> Array:
   """Pools with `lax.reduce_window`, padded further on the right so that sizes round up."""
   pads = [(0, 0), (0, 0), (0, 0), (0, 0)]
   for axis in (1, 2):

@@ -20,7 +20,7 @@ from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, transform
 from cfn_jax.jigsaw import task as jigsaw_task
-from cfn_jax.models import alexnet
+from cfn_jax.models import figures
 from cfn_jax.training import devices, host_memory, loop
 
 LIMITS = {
@@ -172,7 +172,7 @@ def count_flops(pretext: pretexts.Pretext) -> float:
   """
   shapes = pretext.shapes()
   geometry, model, k = pretext.visits.geometry, pretext.model, pretext.visits.puzzles
-  sides = alexnet.map_sides(geometry.tile_px, model.stride)
+  sides = figures.map_sides(geometry.tile_px, model.trunk.stride)
   passes = geometry.tiles if hasattr(model, 'features') else 1
   total = 0.0
   for name, layer in shapes.items():

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cfn_jax.models import inputs
-from cfn_jax.transfer import geometry
+from cfn_jax.models import figures, inputs
 from cfn_jax.transfer import weights as weights_lib
 
 Weights = weights_lib.Weights
@@ -52,7 +51,7 @@ def to_alexnet(
   params = _trunk(weights)
   record = weights.input.fixed()
   if num_classes:
-    side = geometry.pool5_side(input_px, stride=stride, padding=weights.padding)
+    side = figures.map_sides(input_px, stride=stride, padding=weights.padding)['pool5']
     if side < 1:
       raise WeightsError(f'an image of {input_px} px leaves no map after pool5 at stride {stride}')
     rows = side * side * params['conv5']['kernel'].shape[-1]

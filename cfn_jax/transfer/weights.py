@@ -11,18 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from cfn_jax.models import inputs
+from cfn_jax.models import figures, inputs
 
 Params = dict[str, dict[str, np.ndarray]]
 
-CONVOLUTIONS = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')
-FULLY_CONNECTED = ('fc6', 'fc7', 'fc8')
+CONVOLUTIONS, FULLY_CONNECTED = figures.CONVOLUTIONS, figures.FULLY_CONNECTED
 LAYERS = CONVOLUTIONS + FULLY_CONNECTED
 KINDS = ('trunk', 'alexnet', 'cfn')
-ORDERS = ('caffenet', 'alexnet')  # pool then LRN; LRN then pool
-GROUPS = (1, 2, 1, 2, 2)  # AlexNet's
-KERNELS_PX = (11, 5, 3, 3, 3)
-PADDINGS = (0, 2, 1, 1, 1)
 
 
 class WeightsError(ValueError):
@@ -101,8 +96,8 @@ def make_weights(
   Raises:
     WeightsError: lists every layer that does not fit.
   """
-  if order not in ORDERS:
-    raise WeightsError(f"order = '{order}' is unknown: one of {', '.join(ORDERS)}")
+  if order not in figures.ORDERS:
+    raise WeightsError(f"order = '{order}' is unknown: one of {', '.join(figures.ORDERS)}")
   if not 1 <= stride <= 11 or not 0 <= padding <= 10:
     raise WeightsError(f'conv1 has stride {stride} and padding {padding}: 1 to 11 and 0 to 10')
   unknown = sorted(set(params) - set(LAYERS))
@@ -132,7 +127,7 @@ def _check_arrays(params: Params) -> list[str]:
       problems.append(f'{layer} has {", ".join(sorted(arrays))}, not kernel and bias')
       continue
     kernel, bias = arrays['kernel'], arrays['bias']
-    kernel_px = dict(zip(CONVOLUTIONS, KERNELS_PX)).get(layer, 0)
+    kernel_px = dict(zip(CONVOLUTIONS, figures.KERNELS_PX)).get(layer, 0)
     if kernel.ndim != (4 if kernel_px else 2) or kernel.size == 0:
       problems.append(f'{layer} has a kernel {list(kernel.shape)}')
     elif kernel_px and kernel.shape[:2] != (kernel_px, kernel_px):
@@ -150,7 +145,7 @@ def _check_arrays(params: Params) -> list[str]:
 
 def _groups(params: Params) -> tuple[tuple[int, ...], list[str]]:
   """Infers the groups of each convolution from the channels before it."""
-  groups, problems = list(GROUPS), []
+  groups, problems = list(figures.GROUPS), []
   before = 3
   for index, name in enumerate(CONVOLUTIONS):
     if name not in params or params[name].get('kernel', np.empty(0)).ndim != 4:
