@@ -332,9 +332,7 @@ def test_batch_norm_and_scale_are_folded(tmp_path, eps):
   network = networks.make_network(loaded)
   ours = np.maximum(
     np.asarray(
-      network.apply(
-        {'params': loaded.params}, prepared, method=lambda module, x: module.trunk.conv1(x)
-      )
+      network.trunk.apply({'params': loaded.params}, prepared, method=lambda m, x: m.conv1(x))
     ),
     0,
   ).transpose(0, 3, 1, 2)
