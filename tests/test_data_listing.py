@@ -2,10 +2,12 @@
 
 import io
 import os
+import struct
 import subprocess
 import sys
 import tarfile
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -264,6 +266,11 @@ def test_links_and_devices_of_a_tar_are_listed(tmp_path):
     (jpeg(), 'a JPEG image'),
     (b'\x1f\x8b\x08' + bytes(60), r'gzip-compressed data; decompress it first'),
     (b'', 'an empty file'),
+    (b'\x04\x22\x4d\x18' + bytes(600), 'lz4-compressed data; decompress it first'),
+    (b'\x1f\x9d' + bytes(600), 'data compressed by compress'),
+    (b'PAR1' + bytes(600), 'a Parquet table'),
+    (b'ARROW1' + bytes(600), 'an Arrow table'),
+    (b'MSCF' + bytes(600), 'a CAB archive; unpack it first'),
   ],
 )
 def test_a_source_of_another_format_is_named_with_what_to_do(tmp_path, data, reason):
@@ -273,6 +280,38 @@ def test_a_source_of_another_format_is_named_with_what_to_do(tmp_path, data, rea
   if data and not data.startswith(b'\xff\xd8'):
     with pytest.raises(images.BadImage, match=f'1.jpg: it is .*{reason.split(";")[0]}'):
       images.decode_image(data, name='1.jpg')
+
+
+@pytest.mark.parametrize('data', ['a.jpg,cat\n' * 99, 'caf\xe9.jpg\n', 'x'])
+@pytest.mark.parametrize('encoding', ['utf8', 'utf-16'])
+def test_a_list_as_source_is_told_to_be_text(tmp_path, data, encoding):
+  (tmp_path / 'x.csv').write_text(data, encoding)
+  with pytest.raises(SourceError, match=r'it is text \(a folder or a plain tar is needed\)'):
+    run(tmp_path / 'x.csv', tmp_path / 'out')
+
+
+def test_unknown_bytes_as_source_are_told_what_is_needed(tmp_path):
+  (tmp_path / 'x').write_bytes(b'\x00\x01\x02' * 400)
+  with pytest.raises(SourceError, match='a folder or a plain tar is needed') as error:
+    run(tmp_path / 'x', tmp_path / 'out')
+  assert '\n' not in str(error.value)
+
+
+def test_archives_beside_class_folders_are_listed(tmp_path):
+  write(tmp_path / 'x', ['a/1.jpg', 'c/1.jpg'])
+  for name in ('b.tar', 'd.ZIP', 'a/e.tar.gz', '.f.zip', 'note.txt'):
+    (tmp_path / 'x' / name).write_bytes(pack({'1.jpg': jpeg()}))
+  index = run(tmp_path / 'x', tmp_path / 'out')
+  assert index['num_records'] == 2 and index['num_skipped'] == 3
+  assert {line['name'] for line in index['skipped']} == {'b.tar', 'd.ZIP', 'a/e.tar.gz'}
+  assert all('it is an archive' in line['reason'] for line in index['skipped'])
+  assert index['others'] == {'number': 1, 'example': 'note.txt'}
+  for folder in ('x', 'x/a', 'x/c'):
+    os.utime(tmp_path / folder, (1e9, 1e9))
+  for _ in range(2):  # the second time from the cache
+    source = open_folder(tmp_path / 'x', cache_dir=str(tmp_path / 'cache'))
+    assert source.description.endswith('; 3 archives are not read (such as a/e.tar.gz)')
+  assert len(list((tmp_path / 'cache').iterdir())) == 1
 
 
 def test_a_folder_of_records_or_tars_is_told_what_it_is(tmp_path):
@@ -319,6 +358,20 @@ def test_a_picture_above_the_limit_of_pillow_is_refused_in_our_words():
   header += b'\x01\x00\x18\x00' + bytes(24)
   with pytest.raises(images.BadImage, match='more than the limit of 89,478,485 pixels'):
     images.decode_image(header)
+
+
+def test_a_picture_that_is_too_large_is_refused_without_a_warning_of_pillow(tmp_path):
+  picture = bytes.fromhex('89504e470d0a1a0a0000000d49484452')  # a PNG of 12,000 x 9,000 px
+  picture += struct.pack('>IIBBBBB', 12_000, 9_000, 8, 0, 0, 0, 0)
+  picture += struct.pack('>II', zlib.crc32(picture[12:]), 0) + b'IDAT'
+  picture += struct.pack('>II', zlib.crc32(b'IDAT'), 0) + b'IEND\xaeB`\x82'
+  (tmp_path / 'x').mkdir()
+  (tmp_path / 'x/1.png').write_bytes(picture)
+  (tmp_path / 'x/2.jpg').write_bytes(jpeg())
+  command = (sys.executable, '-m', 'cfn_jax.prepare', '--source=x', '--out=out')
+  done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+  told = done.stdout + done.stderr
+  assert '12000 x 9000 px is more than the limit' in told and 'Warning' not in told
 
 
 NO_HOME = """

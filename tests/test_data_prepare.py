@@ -271,7 +271,9 @@ def test_other_pictures_of_the_same_names_are_not_mixed_in(tmp_path, kind):
     places.append(path)
   run(places[0], tmp_path / 'out', num_shards=3)
   (tmp_path / 'out' / 'shard-00001.json').unlink()
-  with pytest.raises(PrepareError, match='other sizes or modification times'):
+  # A tar's sizes are part of what its images are; a folder's are compared beside its names.
+  reason = {'folder': 'other sizes or modification times', 'tar': 'the images .* are not those'}
+  with pytest.raises(PrepareError, match=reason[kind]):
     run(places[1], tmp_path / 'out', num_shards=3)
   assert run(places[0], tmp_path / 'out', num_shards=3)['num_records'] == 6
 
@@ -542,9 +544,14 @@ def jpeg(seed):
 
 
 def make_tar(files):
+  return pack(files.items())
+
+
+def pack(members):
+  """Packs pairs of a name and its data; a name may come twice."""
   buffer = io.BytesIO()
   with tarfile.open(fileobj=buffer, mode='w') as tar:
-    for name, data in files.items():
+    for name, data in members:
       member = tarfile.TarInfo(name)
       member.size = len(data)
       tar.addfile(member, io.BytesIO(data))
@@ -593,13 +600,59 @@ def test_tar_members_that_are_no_images_are_left_alone(tmp_path):
     link.type, link.linkname = tarfile.LNKTYPE, 'd/2.jpg'
     tar.addfile(link)
   source = tar_source.open_tar(path)
-  records = {r.name: r.data for r in map(source.__getitem__, range(len(source)))}
-  assert records == {
+  assert contents(source) == {
     '1.jpg': jpeg(0),
     '2.jpg': jpeg(3),
     '3.jpg': jpeg(3),
     long_name.removeprefix('d/'): jpeg(2),
   }
+  reason = f'a later one of this name in {path} replaces it'
+  assert source.left_out == [{'name': 'd/2.jpg', 'reason': reason}]
+
+
+def contents(source):
+  return {r.name: r.data for r in map(source.__getitem__, range(len(source)))}
+
+
+B_TAR = ('b.tar', {'0.jpg': 1})
+DOUBLES = {
+  'a folder and a tar': ([('b/0.jpg', 0), ('c/0.jpg', 2), B_TAR], {'b/0.jpg': 0, 'c/0.jpg': 2}),
+  'a tar and a folder': ([B_TAR, ('b/0.jpg', 0), ('c/0.jpg', 2)], {'b/0.jpg': 1, 'c/0.jpg': 2}),
+  'two tars': ([B_TAR, ('b.TAR', {'0.jpg': 2, '1.jpg': 3})], {'0.jpg': 1, '1.jpg': 3}),
+  'in two spellings': ([('./a/0.jpg', 0), ('a//0.jpg', 1), ('c/0.jpg', 2)],
+                       {'a/0.jpg': 1, 'c/0.jpg': 2}),
+  'a tar twice': ([('b.tar', {'1.jpg': 0}), B_TAR], {'0.jpg': 1}),
+  'a tar of tars twice': ([('o.tar', {'b.tar': {'1.jpg': 0}}), ('o.tar', {'b.tar': {'0.jpg': 1}})],
+                          {'0.jpg': 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('case', DOUBLES)
+def test_of_two_images_of_one_name_the_other_is_listed(tmp_path, case):
+  def fill(held):
+    return (
+      jpeg(held) if isinstance(held, int) else pack((n, fill(each)) for n, each in held.items())
+    )
+
+  members, kept = DOUBLES[case]
+  (tmp_path / 'x.tar').write_bytes(pack((name, fill(held)) for name, held in members))
+  source = tar_source.open_tar(tmp_path / 'x.tar')
+  assert contents(source) == {name: jpeg(level) for name, level in kept.items()}
+  [line] = source.left_out
+  assert str(tmp_path / 'x.tar') in line['reason'] and line['name'].endswith('.jpg')
+  assert run(tmp_path / 'x.tar', tmp_path / 'out')['num_skipped'] == 1
+
+
+def test_a_link_in_an_inner_tar_hides_no_image_of_its_name(tmp_path):
+  stream = io.BytesIO()
+  with tarfile.open(fileobj=stream, mode='w') as tar:
+    link = tarfile.TarInfo('0.jpg')
+    link.type, link.linkname = tarfile.SYMTYPE, 'x'
+    tar.addfile(link)
+  (tmp_path / 'x.tar').write_bytes(pack([('b/0.jpg', jpeg(0)), ('b.tar', stream.getvalue())]))
+  source = tar_source.open_tar(tmp_path / 'x.tar')
+  assert contents(source) == {'0.jpg': jpeg(0)}
+  assert [line['name'] for line in source.left_out] == ['b/0.jpg']
 
 
 def test_a_hidden_tar_beside_class_tars_is_passed_over(tmp_path):

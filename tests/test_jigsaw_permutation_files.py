@@ -54,6 +54,17 @@ def test_the_authors_binary_is_written_byte_for_byte(shared_data, tmp_path):
   assert (tmp_path / 'set.bin').read_bytes() == original.read_bytes()
 
 
+@pytest.mark.parametrize('encoding', ['utf-8-sig', 'utf-16', 'utf-16-le', 'utf-16-be'])
+@pytest.mark.parametrize('tiles', [4, 9])
+def test_text_with_a_mark_loads(tmp_path, encoding, tiles):
+  text = '\r\n'.join(', '.join(map(str, row)) for row in (range(tiles), range(tiles)[::-1]))
+  mark = '\ufeff' if encoding[-2:] in ('le', 'be') else ''
+  (tmp_path / 'set.txt').write_bytes((mark + text).encode(encoding))
+  loaded = load_permutations(tmp_path / 'set.txt')
+  assert loaded.permutations.tolist() == [[*range(tiles)], [*range(tiles)[::-1]]]
+  assert loaded.format == 'text'
+
+
 @pytest.mark.parametrize('dtype', ['u1', 'i1', '<i4', '>i4', 'i8', 'u2'])
 @pytest.mark.parametrize('order', ['C', 'F'])
 @pytest.mark.parametrize('base', [0, 1])
@@ -137,6 +148,9 @@ REFUSED = {
   'npz': (b'PK\x03\x04' + b'\0' * 60, r'a ZIP archive \(as .npz and .pt are\), not a set'),
   'mat': (b'MATLAB 5.0 MAT-file, Platform: GLNXA64' + b'\0' * 90, 'a MATLAB file, not a set'),
   'pickle': (b'\x80\x02}q\x00' + b'\0' * 30, 'a pickle, not a set'),
+  'unmarked': ('0 1 2 3\n1 0 3 2\n'.encode('utf-16-le'), 'UTF-16 text without its mark: save it'),
+  'unmarked big': ('0 1 2 3\n1 0 3 2\n'.encode('utf-16-be'), 'UTF-16 text without its mark'),
+  'half': ('0 1 2 3\n1 0 3 2\n'.encode('utf-16')[:-1], 'damaged UTF-16 text .*; save it as UTF-8'),
   'lfs': (b'version https://git-lfs.github.com/spec/v1\noid sha256:0', 'a Git LFS pointer'),
 }
 

@@ -440,7 +440,14 @@ def test_the_siamese_network_of_the_authors_is_read_whole(tmp_path):
   found = files.load_weights(path)
   cases.assert_same_arrays(found, weights)
   assert (found.kind, found.order, found.stride) == ('cfn', 'caffenet', 2)
-  assert not found.origin.get('notes') or 'not read' not in ' '.join(found.origin['notes'])
+  [note] = found.origin['notes']
+  assert "by its names it is the authors' siamese network" in note and 'B, G, R' in note
+  tiles = cases.images(3, 64)
+  bgr = tiles[..., ::-1].astype(float)
+  wanted = bgr - bgr.mean((1, 2), keepdims=True)  # their code: 0..255, the mean of each channel off
+  np.testing.assert_allclose(found.input.prepare(tiles), wanted, atol=1e-4)
+  told = files.load_weights(path, assumed=files.Assumed(input='caffe'))
+  assert told.input == inputs.RECORDS['caffe'] and not told.origin.get('notes')
   for changed in ('conv4_s7', 'fc6_s2'):
     path.write_bytes(_siamese(weights, changed=changed))
     with pytest.raises(weights_lib.WeightsError, match=f'_s1 and {changed} differ: copies'):
@@ -514,6 +521,23 @@ def test_unpacked_double_and_biasless_arrays_are_read(tmp_path):
     found = caffe.read_caffemodel(path)
     assert np.array_equal(found.params['conv1']['kernel'], kernel.transpose(2, 3, 1, 0))
     assert not found.params['conv1']['bias'].any()
+    assert found.notes == ['no bias in the file: zeros assumed for conv1']
+
+
+@pytest.mark.parametrize('gone', ['conv1', 'conv3', 'conv5'])
+def test_a_network_without_one_convolution_is_refused(tmp_path, gone):
+  arrays = layouts.to_foreign(cases.draw(kind='cfn', side=3, width=0.1))
+  pieces = [wire.encode_bytes(1, 'net')]
+  for name in weights_lib.LAYERS:
+    blobs = [_blob(arrays[f'{name}.{kind}']) for kind in ('weight', 'bias')]
+    kind = 'Convolution' if name in weights_lib.CONVOLUTIONS else 'InnerProduct'
+    pieces.append(_layer('other_conv' if name == gone else name, kind, '', '', blobs))
+  path = tmp_path / 'whole.caffemodel'
+  path.write_bytes(b''.join(pieces))
+  with pytest.raises(
+    weights_lib.WeightsError, match=f'{gone} missing, below fc6; not read: other_conv'
+  ):
+    files.load_weights(path)
 
 
 def test_a_cut_or_damaged_file_is_an_error_in_one_line(tmp_path):

@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import pickle
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import jax
 import numpy as np
 import pytest
 import transfer_cases as cases
+from safetensors import numpy as reference
+from safetensors import torch as torch_reference
 
 from cfn_jax import places
 from cfn_jax.models import inputs
 from cfn_jax.training import checkpoint, devices
-from cfn_jax.transfer import arrays, cards, checkpoints, export, files
+from cfn_jax.transfer import arrays, cards, checkpoints, export, files, layouts
 from cfn_jax.transfer import weights as weights_lib
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -215,8 +218,6 @@ def test_a_round_trip_returns_the_same_bytes(tmp_path, to, kind):
 
 
 def test_safetensors_hold_pytorchs_names_and_layouts(tmp_path):
-  from safetensors import numpy as reference
-
   export.save_folder(cases.draw(), tmp_path / 'out', 'safetensors')
   found = reference.load_file(tmp_path / 'out' / 'model.safetensors')
   assert found['conv2.weight'].shape == (64, 12, 5, 5) and found['fc6.weight'].shape == (24, 2304)
@@ -238,6 +239,118 @@ def test_numpys_own_npz_is_read_with_what_is_assumed(tmp_path):
     loaded = files.load_weights(tmp_path / 'w.npz')
     cases.assert_same_arrays(loaded, weights)
     assert loaded.stride == 4 and any('step' in note for note in loaded.origin['notes'])
+
+
+@pytest.mark.parametrize('kind', ['alexnet', 'cfn', 'trunk'])
+@pytest.mark.parametrize('gone', ['conv1', 'conv3'])
+@pytest.mark.parametrize('suffix', ['npz', 'safetensors'])
+def test_a_network_without_one_convolution_is_refused(tmp_path, kind, gone, suffix):
+  weights = cases.draw(kind=kind, width=0.1, side=3)
+  path = tmp_path / f'w.{suffix}'
+  last = 'conv5' if kind == 'trunk' else 'fc6'
+  for rest, words in (
+    ((gone,), f'{gone} missing, below {last}: the network is not whole'),
+    ((gone, 'conv4'), f'{gone}, conv4 missing, below {last}'),
+  ):
+    kept = {name: each for name, each in weights.params.items() if name not in rest}
+    if suffix == 'npz':
+      files.save_weights(weights.replace(params=kept), path)
+    else:
+      reference.save_file(layouts.to_foreign(weights.replace(params=kept)), path)
+    with pytest.raises(weights_lib.WeightsError, match=words):
+      files.load_weights(path)
+
+
+@pytest.mark.parametrize(
+  ('gone', 'kept'), [('fc6', ()), ('fc7', ('fc6',)), ('fc8', ('fc6', 'fc7'))]
+)
+def test_layers_above_a_missing_one_are_not_read_and_listed(tmp_path, gone, kept):
+  named = layouts.to_foreign(cases.draw(width=0.1))
+  other = {name.replace(gone, f'my_{gone}_'): array for name, array in named.items()}
+  reference.save_file(other, tmp_path / 'w.safetensors')
+  loaded = files.load_weights(tmp_path / 'w.safetensors')
+  assert loaded.layers() == (*weights_lib.CONVOLUTIONS, *kept)
+  note = loaded.origin['notes'][-1]
+  assert f'my_{gone}_.weight' in note and (f'fc8 (there is no {gone})' in note) == (gone != 'fc8')
+
+
+def test_the_first_convolutions_alone_are_read_and_a_bias_that_is_assumed_is_noted(tmp_path):
+  named = layouts.to_foreign(cases.draw(kind='trunk', width=0.1))
+  first = {name: array for name, array in named.items() if name[:5] in ('conv1', 'conv2')}
+  first.pop('conv2.bias')
+  reference.save_file(first, tmp_path / 'w.safetensors')
+  loaded = files.load_weights(tmp_path / 'w.safetensors')
+  assert loaded.layers() == ('conv1', 'conv2')
+  assert not loaded.params['conv2']['bias'].any()
+  assert 'no bias in the file: zeros assumed for conv2' in loaded.origin['notes']
+
+
+def test_unknown_convolutions_beside_fc6_are_listed_first(tmp_path):
+  named = layouts.to_foreign(cases.draw(width=0.1))
+  other = {name.replace('conv', 'block_conv_'): array for name, array in named.items()}
+  other |= {f'a{i}': np.zeros(1, 'f4') for i in range(99)}
+  reference.save_file(other, tmp_path / 'w.safetensors')
+  with pytest.raises(
+    weights_lib.WeightsError, match=r'conv5 missing, below fc6; not read: block_conv_1\.bias, .*'
+  ) as error:
+    files.load_weights(tmp_path / 'w.safetensors')
+  assert str(error.value).endswith(' ...') and 'block_conv_5.weight' in str(error.value)
+
+
+@pytest.mark.parametrize('dtype', ['int8', 'float8_e4m3fn', 'complex64'])
+def test_weights_of_a_type_that_is_not_read_name_it_and_counters_do_not_matter(tmp_path, dtype):
+  torch = pytest.importorskip('torch')
+  named = layouts.to_foreign(cases.draw(width=0.1))
+  tensors = {name: torch.from_numpy(array) for name, array in named.items()}
+  counted = {**tensors, 'norm.num_batches_tracked': torch.tensor(3)}
+  typed = {**tensors, 'conv2.weight': tensors['conv2.weight'].to(getattr(torch, dtype))}
+  told = {'float8_e4m3fn': 'float8_e4m3fn|F8_E4M3', 'complex64': 'complex64|C64'}
+  for suffix, save in (('pth', torch.save), ('safetensors', torch_reference.save_file)):
+    path = tmp_path / f'w.{suffix}'
+    save(counted, path)
+    assert len(files.load_weights(path).params) == 8
+    save(typed, path)
+    words = rf'conv2\.weight is ({told.get(dtype, "int8|I8")}): one of float16, '
+    with pytest.raises(weights_lib.WeightsError, match=words):
+      files.load_weights(path)
+
+
+def test_files_without_arrays_are_named(tmp_path):
+  torch = pytest.importorskip('torch')
+  reference.save_file({}, tmp_path / 'w.safetensors')
+  torch.save({'step': torch.tensor(3)}, tmp_path / 'w.pth')
+  for name, words in (
+    ('w.safetensors', 'no array of floats'),
+    ('w.pth', 'no state dict of floats'),
+  ):
+    with pytest.raises(weights_lib.WeightsError, match=rf'{name}: there is {words} in it'):
+      files.load_weights(tmp_path / name)
+
+
+@pytest.mark.parametrize('protocol', [2, 3, 4, 5])
+def test_a_pickle_of_other_objects_is_refused_without_a_warning(tmp_path, recwarn, protocol):
+  pytest.importorskip('torch')
+  path = tmp_path / 'w.pkl'
+  path.write_bytes(pickle.dumps({'conv1.weight': np.zeros((4, 3, 11, 11), 'f4')}, protocol))
+  with pytest.raises(weights_lib.WeightsError, match='Python objects besides tensors'):
+    files.load_weights(path)
+  assert not recwarn.list
+
+
+def test_values_that_are_not_finite_are_counted(tmp_path):
+  weights = cases.draw(width=0.1)
+  broken = {
+    layer: {name: array * np.nan for name, array in named.items()}
+    for layer, named in weights.params.items()
+  }
+  files.save_weights(weights.replace(params=broken), tmp_path / 'w.npz')
+  with pytest.raises(weights_lib.WeightsError, match='conv1/kernel and 15 more arrays') as error:
+    files.load_weights(tmp_path / 'w.npz')
+  assert str(error.value).count('finite') == 1
+  one = {**weights.params, 'fc8': broken['fc8'] | {'kernel': weights.params['fc8']['kernel']}}
+  files.save_weights(weights.replace(params=one), tmp_path / 'w.npz')
+  with pytest.raises(weights_lib.WeightsError, match='fc8/bias holds values that are not finite'):
+    files.load_weights(tmp_path / 'w.npz')
 
 
 def test_a_card_counts_only_for_its_own_file(tmp_path):

@@ -226,6 +226,26 @@ def test_a_cfn_of_the_port_is_read_whole(torch, tmp_path, copies):
   cases.assert_same_arrays(loaded, weights)
   assert (loaded.kind, loaded.order, loaded.stride) == ('cfn', 'caffenet', 2)
   assert not any('not read' in note for note in loaded.origin['notes'])
+  [note] = loaded.origin['notes']
+  assert 'by its names it is its port to PyTorch' in note and 'each of its channels' in note
+  tiles = cases.images(3, 64)
+  x = torch.from_numpy(tiles.transpose(0, 3, 1, 2).copy()).double() / 255
+  x = (x - x.mean((2, 3), keepdim=True)) / x.std((2, 3), keepdim=True, unbiased=False)
+  found = loaded.input.prepare(tiles)
+  np.testing.assert_allclose(found, x.numpy().transpose(0, 2, 3, 1), atol=1e-5)
+  told = files.load_weights(path, assumed=files.Assumed(input='imagenet'))
+  assert told.input == inputs.RECORDS['imagenet'] and not told.origin.get('notes')
+
+
+def test_the_authors_names_in_a_state_dict_are_fed_as_theirs(torch, tmp_path):
+  named = _ported(cases.draw(kind='cfn', side=3))
+  plain = {name.split('.', 1)[1]: torch.from_numpy(a.copy()) for name, a in named.items()}
+  torch.save(plain, tmp_path / 'w.pth')
+  assert files.load_weights(tmp_path / 'w.pth').input == layouts.PEERS[layouts.AUTHORS]
+  rows = plain['fc7.weight'].shape[1] // 9
+  plain['fc7.weight'] = plain['fc7.weight'][:, : 2 * rows].clone()  # a network of pairs of images
+  torch.save(plain, tmp_path / 'w.pth')
+  assert files.load_weights(tmp_path / 'w.pth').input == inputs.RECORDS['imagenet']
 
 
 def test_copies_that_do_not_share_their_weights_are_refused():
@@ -317,11 +337,12 @@ def test_vissls_names_lead_there_and_back(order):
   named = pytorch.to_vissl(weights)
   assert ('_feature_blocks.4.1.running_var' in named) == (order == 'caffenet')
   wrapped = {f'base_model.model.trunk.{name}': array for name, array in named.items()}
-  params, found_order, stride, left_over = pytorch.from_state_dict(wrapped)
-  assert (found_order, stride, left_over) == (order, weights.stride, [])
+  found = pytorch.from_state_dict(wrapped)
+  assert (found.order, found.stride, found.left_over) == (order, weights.stride, [])
+  assert not found.notes
   for name in weights_lib.CONVOLUTIONS:
     for kind in ('kernel', 'bias'):
-      assert cases.difference(params[name][kind], weights.params[name][kind]) < 1e-7, name
+      assert cases.difference(found.params[name][kind], weights.params[name][kind]) < 1e-7, name
   with pytest.raises(weights_lib.WeightsError, match='96, 256, 384, 384, 256'):
     pytorch.to_vissl(cases.draw(kind='trunk'))
 

@@ -12,6 +12,7 @@ import logging
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -51,14 +52,18 @@ class FileSource:
     class_names: tuple[str, ...] = (),
     description: str,
     others: listing.Others = listing.Others(),  # noqa: B008  (immutable)
+    archives: Sequence[str] = (),
   ) -> None:
-    self.left_out: list[dict[str, str]] = []  # nothing that may be an image
+    reason = 'it is an archive, which is not read in a folder; unpack it'
+    self.left_out = [{'name': name, 'reason': reason} for name in archives]
     self.others = others
     self.root = str(root.absolute())
     self.names = names
     self.labels = labels  # int32 [number of images]
     self.class_names = class_names
-    self.description = f'{description}{others}'
+    packed = 'archive is' if len(archives) == 1 else 'archives are'
+    told = f'; {len(archives):,} {packed} not read (such as {archives[0]})' if archives else ''
+    self.description = f'{description}{others}{told}'
     digest = hashlib.sha256(names.blob)
     digest.update(labels.tobytes() + '\0'.join(class_names).encode('utf8', 'surrogateescape'))
     self.fingerprint = digest.hexdigest()[:32]
@@ -133,7 +138,7 @@ def open_folder(
     SourceError: a folder is missing, empty, unreadable or without images; or no image is left over
       for training.
   """
-  names, _, others = listing.list_images(root, cache_dir=cache_dir, refresh=refresh)
+  names, _, others, archives = listing.list_images(root, cache_dir=cache_dir, refresh=refresh)
   classes = class_folders(names)
   warn_of_splits(root, classes)
   if not val_root:
@@ -144,15 +149,16 @@ def open_folder(
         f'{val_fraction}); set data.val_root to another folder, or data.val_fraction to 0'
       )
     train, val = names.where(~held_out), names.where(held_out)
-    return labelled(root, train, classes, others), labelled(root, val, classes)
+    return labelled(root, train, classes, others, archives), labelled(root, val, classes)
   val_folder = places.local(val_root)
-  val_names, _, val_others = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
+  found = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
+  val_names = found.names
   val_classes = class_folders(val_names)
   shared = classes if val_classes and set(val_classes) <= set(classes) else ()
   warn_of_splits(val_folder, val_classes)
   return (
-    labelled(root, names, classes, others),
-    labelled(val_folder, val_names, shared, val_others),
+    labelled(root, names, classes, others, archives),
+    labelled(val_folder, val_names, shared, found.others, found.archives),
   )
 
 
@@ -199,6 +205,7 @@ def labelled(
   names: listing.Names,
   classes: tuple[str, ...],
   others: listing.Others = listing.Others(),  # noqa: B008  (immutable)
+  archives: Sequence[str] = (),
 ) -> FileSource:
   """Makes a source whose labels are the first-level folders, or -1 without `classes`."""
   labels = np.full(len(names), -1, np.int32)
@@ -208,5 +215,11 @@ def labelled(
   of_classes = f' in {len(classes):,} folders' if classes else ''
   description = f'folder {root}: {len(names):,} images{of_classes}'
   return FileSource(
-    root, names, labels=labels, class_names=classes, description=description, others=others
+    root,
+    names,
+    labels=labels,
+    class_names=classes,
+    description=description,
+    others=others,
+    archives=archives,
   )

@@ -16,6 +16,7 @@ speeds from which the codecs were chosen.
 """
 
 import io
+import warnings
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,9 @@ _READ = 'a JPEG, PNG, WebP, GIF, BMP or TIFF image'
 _SMALLER = '; make it smaller first'
 _OPENERS = ('PNG', 'WEBP', 'GIF', 'BMP', 'TIFF')
 _JPEG_NO_PAYLOAD = frozenset([0x01, *range(0xD0, 0xDA)])
+
+# Pillow warns of large pictures before they are refused here.
+warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)
 
 
 class BadImage(ValueError):  # noqa: N818

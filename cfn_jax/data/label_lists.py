@@ -21,6 +21,7 @@ from cfn_jax.data import text_lists
 from cfn_jax.data.record import SourceError
 
 _ILSVRC_CLASSES = 1000
+_READ = 'a comma or blanks part a name from its class'
 _ASK = 'give --synsets: meta.mat of the development kit, or its wnids in the order of the numbers'
 
 
@@ -139,9 +140,10 @@ def _by_name(
     stem = name if name in wanted else _stem(name)
     where = f'{path}, line {number}: '
     if stem not in wanted:
-      raise SourceError(f'{where}{name!r} is none of the {len(names):,} images')
+      hint = '' if label and ';' not in line else f'; {_READ}'
+      raise SourceError(f'{where}{name!r} is none of the {len(names):,} images{hint}')
     if not label or label.isdigit():
-      raise SourceError(f'{where}{line[:60]!r}: a name and a class (a wnid) are expected')
+      raise SourceError(f'{where}{line[:60]!r}: a name and a class (a wnid) are expected; {_READ}')
     if known and label not in known:
       raise SourceError(f'{where}the class {label!r} is not in the list of --synsets')
     if found.setdefault(stem, label) != label:

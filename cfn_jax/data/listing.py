@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cfn_jax import places
+from cfn_jax.data import file_kinds
 from cfn_jax.data.record import SourceError
 
 JPEG_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif')
@@ -38,7 +39,7 @@ _PASSED_OVER = frozenset(
     'lost+found',
   )
 )
-_VERSION = 2
+_VERSION = 3
 # A folder that changed this shortly before it was listed may change again in the same clock tick.
 _SETTLED_SECONDS = 2.0
 
@@ -116,11 +117,15 @@ class Others(NamedTuple):
 
 
 class Listing(NamedTuple):
-  """What a folder holds: sorted relative paths, the modification time of each folder in ns."""
+  """What a folder holds: sorted relative paths, the modification time of each folder in ns.
+
+  Archives, which may hold images, are named; they do not count as other files.
+  """
 
   names: Names
   folders: dict[str, int]
   others: Others
+  archives: list[str]
 
 
 def list_images(root: pathlib.Path, *, cache_dir: str = '', refresh: bool = False) -> Listing:
@@ -147,7 +152,10 @@ def scan_images(root: pathlib.Path) -> Listing:
   found, folders, others = _walk(root)
   if not found:
     raise SourceError(_no_images(root, others))
-  return Listing(Names.of(sorted(found)), folders, Others(len(others), min(others, default='')))
+  archives = sorted(name for name in others if file_kinds.is_archive(name))
+  others = [name for name in others if not file_kinds.is_archive(name)]
+  passed_over = Others(len(others), min(others, default=''))
+  return Listing(Names.of(sorted(found)), folders, passed_over, archives)
 
 
 def _check_folder(root: pathlib.Path) -> None:
@@ -254,14 +262,15 @@ def _read_cache(cache: pathlib.Path, root: pathlib.Path) -> Listing | None:
       if (root / folder).stat().st_mtime_ns != mtime:
         return None
     others = Others(int(stated['others']), str(stated['example']))
-    return Listing(Names(body), stated['folders'], others)
+    archives = [str(name) for name in stated['archives']]
+    return Listing(Names(body), stated['folders'], others, archives)
   except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return None
 
 
 def _rules() -> list[str]:
   """What decides which files are listed: a cache that was made by other rules does not hold."""
-  return [*SUFFIXES, *sorted(_PASSED_OVER)]
+  return [*SUFFIXES, *file_kinds.PACKED, *sorted(_PASSED_OVER)]
 
 
 def _write_cache(cache: pathlib.Path, root: pathlib.Path, found: Listing) -> None:
@@ -274,6 +283,7 @@ def _write_cache(cache: pathlib.Path, root: pathlib.Path, found: Listing) -> Non
     'folders': found.folders,
     'others': found.others.number,
     'example': found.others.example,
+    'archives': found.archives,
   }
   try:
     cache.parent.mkdir(parents=True, exist_ok=True)

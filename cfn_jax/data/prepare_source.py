@@ -30,8 +30,8 @@ def open_source(source: str, *, labels: str = '', synsets: str = '') -> Preparab
   if packed:
     opened = tar_source.open_tar(path)
   else:
-    names, _, others = listing.scan_images(path)
-    opened = folder.labelled(path, names, folder.class_folders(names), others)
+    names, _, others, archives = listing.scan_images(path)
+    opened = folder.labelled(path, names, folder.class_folders(names), others, archives)
   if labels:
     _label(opened, source, labels, synsets)
   else:

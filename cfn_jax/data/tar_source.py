@@ -21,11 +21,6 @@ from cfn_jax.data.record import Record, SourceError, check_index
 
 Place = tuple[int, int, float]  # offset in the outermost file, size, modification time
 _NOWHERE = (0, 0, 0.0)
-# Packed in a tar, these hide images that would have to be unpacked before they can be read.
-_ARCHIVES = (
-  *('.gz', '.bz2', '.xz', '.lzma', '.zst', '.lz4', '.br', '.z'),
-  *('.tgz', '.tbz', '.tbz2', '.txz', '.tzst', '.zip', '.7z', '.rar', '.cab', '.iso', '.cpio'),
-)
 
 
 class TarSource:
@@ -88,36 +83,50 @@ def open_tar(path: pathlib.Path) -> TarSource:
   Raises:
     SourceError: not a tar file, compressed, cut short, or without images.
   """
-  places: dict[str, Place] = {}
+  found: dict[str, tuple[str, Place]] = {}  # name: the tar that holds it, its place in the file
   left_out: dict[str, str] = {}
+  doubles: list[tuple[str, str]] = []
   others: list[str] = []
   try:
     with path.open('rb') as file:
-      for name, place, reason in _members(file, path.stat().st_size, str(path)):
-        # Of two with one name the later counts, as when unpacking.
-        if reason:
-          places.pop(name, None)
+      for name, where, place, reason in _members(file, path.stat().st_size, str(path)):
+        held, before = found.get(name, (where, place))
+        if name.endswith('/'):
+          gone = [n for n, (tar, _) in found.items() if f'{tar}/'.startswith(f'{where}/')]
+          doubles += [(n, reason) for n in gone if found.pop(n)]
+        elif reason:
+          if held == where:
+            found.pop(name, None)
           left_out[name] = reason
-        elif listing.is_image(name):
-          left_out.pop(name, None)
-          places[name] = place
-        else:
+        elif not listing.is_image(name):
           others.append(name)
+        elif held != where:
+          doubles.append((name, f'the one in {where}: {held} has another one of this name'))
+        else:
+          # Of two with one name in one tar the later counts, as when unpacking.
+          if before != place:
+            doubles.append((name, f'a later one of this name in {where} replaces it'))
+          left_out.pop(name, None)
+          found[name] = where, place
   except OSError as error:
     raise SourceError(f'cannot read {path}: {error.strerror or error}') from None
-  if not places:
+  if not found:
     told = next((f'; {name}: {reason}' for name, reason in left_out.items()), '')
     held = f', but {len(others):,} other files, such as {others[0]}' if others else ''
     raise SourceError(f'no images in {path} ({" ".join(listing.SUFFIXES)}){held}{told}')
-  lines = [{'name': n, 'reason': r} for n, r in left_out.items()]
+  lines = [{'name': n, 'reason': r} for n, r in (*left_out.items(), *doubles)]
+  places = {name: place for name, (_, place) in found.items()}
   return TarSource(path, places, lines, listing.Others(len(others), min(others, default='')))
 
 
-def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tuple[str, Place, str]]:
+def _members(
+  file: 'BinaryIO | _Part', length: int, where: str
+) -> Iterator[tuple[str, str, Place, str]]:
   """Yields each regular file, inner tars opened, and each that would be one but cannot be read.
 
-  A file is its name, its place (offset in the outermost file, size, modification time), and '' or
-  the reason why it is left out. Hidden ones are passed over, hidden inner tars too.
+  A file is its name, the tar that holds it, its place (offset in the outermost file, size,
+  modification time), and '' or the reason why it is left out. Hidden ones are passed over, hidden
+  inner tars too. A name that ends in a slash says that the files of an inner tar are replaced.
   """
   try:
     with tarfile.open(fileobj=file, mode='r:') as tar:
@@ -133,23 +142,29 @@ def _members(file: 'BinaryIO | _Part', length: int, where: str) -> Iterator[tupl
         reason = _why_unread(member, name, seen)
         if reason:
           if _may_hold_images(name):
-            yield name, _NOWHERE, reason
+            yield name, where, _NOWHERE, reason
           continue
+        stem, suffix = posixpath.splitext(name)
+        is_tar, inside = suffix.lower() == '.tar', f'{where}/{name}'
+        if is_tar and name in seen:
+          yield f'{stem}/', inside, _NOWHERE, f'a later {inside} replaces the one that holds it'
         if not member.islnk():
           seen[name] = (member.offset_data, member.size)
         offset, size = seen[_plain_name(member.linkname) if member.islnk() else name]
-        stem, suffix = posixpath.splitext(name)
-        if suffix.lower() == '.tar':
+        if is_tar:
           inner = _Part(file, offset, size)
-          for inside, (start, count, mtime), why in _members(inner, size, f'{where}/{name}'):
-            yield f'{stem}/{inside}', (offset + start, count, mtime), why
+          for each, tar_name, (start, count, mtime), why in _members(inner, size, inside):
+            yield f'{stem}/{each}', tar_name, (offset + start, count, mtime), why
         else:
-          yield name, (offset, size, float(member.mtime)), ''
+          yield name, where, (offset, size, float(member.mtime)), ''
   except tarfile.TarError as error:
     file.seek(0)
-    kind = file_kinds.recognise(file.read(file_kinds.HEAD))
-    reason = f'it is {kind} (a folder or a plain tar is needed)' if kind else str(error)
-    raise SourceError(f'{where} is not a readable tar file: {reason}') from None
+    head = file.read(file_kinds.HEAD)
+    kind = file_kinds.recognise(head) or ('text' if file_kinds.is_text(head) else '')
+    reason = f'it is {kind}' if kind else str(error)
+    raise SourceError(
+      f'{where} is not a readable tar file: {reason} (a folder or a plain tar is needed)'
+    ) from None
   file.seek(end)
   if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
     raise SourceError(f'{where} is cut short: its end mark is missing')
@@ -171,7 +186,7 @@ def _why_unread(member: tarfile.TarInfo, name: str, seen: Container[str]) -> str
     return 'it is stored with holes (tar -S); pack it without -S'
   if not member.islnk() and not member.isreg():
     return 'it is no regular file'
-  if name.lower().endswith(_ARCHIVES):
+  if name.lower().endswith(file_kinds.PACKED):
     return 'it is an archive other than a plain tar; unpack it, or make it a plain tar'
   return ''
 
@@ -179,9 +194,7 @@ def _why_unread(member: tarfile.TarInfo, name: str, seen: Container[str]) -> str
 def _may_hold_images(name: str) -> bool:
   """Whether a name is that of an image, of an archive, or of what may be a folder."""
   return (
-    listing.is_image(name)
-    or name.lower().endswith(('.tar', *_ARCHIVES))
-    or '.' not in posixpath.basename(name)
+    listing.is_image(name) or file_kinds.is_archive(name) or '.' not in posixpath.basename(name)
   )
 
 

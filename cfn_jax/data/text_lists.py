@@ -3,10 +3,10 @@
 Used by voc.py, voc_labels.py and label_lists.py. Names come out as the file system spells them.
 """
 
-import codecs
 import os
 import pathlib
 
+from cfn_jax.data import file_kinds
 from cfn_jax.data.record import SourceError
 
 
@@ -22,12 +22,10 @@ def read_lines(path: pathlib.Path) -> list[str]:
     data = path.read_bytes()
   except OSError as error:
     raise SourceError(f'{path} cannot be read: {error.strerror or error}') from None
-  if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-    try:
-      data = data.decode('utf-16').encode()
-    except UnicodeError as error:
-      raise SourceError(f'{path} is damaged UTF-16 text ({error}); save it as UTF-8') from None
+  try:
+    data = file_kinds.to_utf8(data)
+  except UnicodeError as error:
+    raise SourceError(f'{path} is damaged UTF-16 text ({error}); save it as UTF-8') from None
   if b'\0' in data:
     raise SourceError(f'{path} is no list: it holds zero bytes; a text file (UTF-8) is needed')
-  lines = data.removeprefix(codecs.BOM_UTF8).splitlines()
-  return [os.fsdecode(line).strip() for line in lines]
+  return [os.fsdecode(line).strip() for line in data.splitlines()]

@@ -79,8 +79,14 @@ def _parse(content: bytes) -> tuple[np.ndarray, str]:
   kind = file_kinds.recognise(content[: file_kinds.HEAD]).partition(';')[0]
   if kind:
     raise PermutationError(f'it is {kind}, not a set: save the rows as .npy or as text')
+  try:
+    content = file_kinds.to_utf8(content)
+  except UnicodeError as error:
+    raise PermutationError(f'it is damaged UTF-16 text ({error}); save it as UTF-8') from None
   if b'\0' not in content:
     return _parse_text(content), 'text'
+  if any(b'\0' not in content[i::2] and not any(content[1 - i :: 2]) for i in (0, 1)):
+    raise PermutationError('it is UTF-16 text without its mark: save it as UTF-8')
   if len(content) >= 8:
     raise PermutationError(
       f'its header claims {num} rows of {tiles} values (int32), but {len(content) - 8} bytes follow'
@@ -118,7 +124,7 @@ def _parse_npy(content: bytes) -> np.ndarray:
 
 def _parse_text(content: bytes) -> np.ndarray:
   try:
-    lines = content.decode('utf-8-sig').splitlines()
+    lines = content.decode().splitlines()
   except UnicodeDecodeError:
     raise PermutationError('neither .npy, nor int32 binary, nor text') from None
   rows: list[list[int]] = []

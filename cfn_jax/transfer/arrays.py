@@ -23,6 +23,7 @@ _RECORD = 'record'
 _METADATA = 'cfn_jax'
 _MAX_BYTES = 2**33  # of one array: 8 GiB, ten times AlexNet's largest at stride 2
 _DTYPES = ('float16', 'bfloat16', 'float32', 'float64')
+_SAFETENSORS = {'F16': 'float16', 'BF16': 'bfloat16', 'F32': 'float32', 'F64': 'float64'}
 
 
 def save_npz(path: pathlib.Path, params: weights_lib.Params, record: Mapping[str, Any]) -> None:
@@ -118,24 +119,38 @@ def save_safetensors(
 
 
 def load_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-  """Reads all arrays, float32, and the record (`{}` where there is none).
+  """Reads all arrays of floats, float32, and the record (`{}` where there is none).
 
   Raises:
-    WeightsError: the file is damaged, or holds another type than bfloat16, float16, 32 or 64.
+    WeightsError: the file is damaged or empty, or a weight or bias in it is of another type.
   """
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
       metadata = file.metadata() or {}
-      names = list(file.keys())
-      arrays = {name: as_float32(file.get_tensor(name), f'{path}: {name}') for name in names}
+      types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+      arrays = {
+        name: as_float32(file.get_tensor(name), f'{path}: {name}')
+        for name, kind in types.items()
+        if is_float(name, _SAFETENSORS.get(kind, kind), path)
+      }
   except WeightsError:
     raise
-  except Exception as error:  # a damaged file, or a type that NumPy does not have
-    reason = weights_lib.first_line(error)
-    raise WeightsError(
-      f'{path}: damaged, or of a type other than bfloat16, float16, 32, 64: {reason}'
-    ) from error
+  except Exception as error:  # the package has one kind for all
+    raise WeightsError(f'{path}: damaged: {weights_lib.first_line(error)}') from error
+  if not arrays:
+    raise WeightsError(f'{path}: there is no array of floats in it')
   return arrays, _parse_record(path, metadata.get(_METADATA, '').encode('utf8'))
+
+
+def is_float(name: str, dtype: str, path: pathlib.Path) -> bool:
+  """Says whether an array is of a type that is read; counters and the like are not.
+
+  Raises:
+    WeightsError: by its name it is a weight or a bias, and of another type.
+  """
+  if dtype not in _DTYPES and name.rpartition('.')[2] in ('weight', 'bias'):
+    raise WeightsError(f'{path}: {name} is {dtype}: one of {", ".join(_DTYPES)} is needed')
+  return dtype in _DTYPES
 
 
 def as_float32(array: np.ndarray, where: str) -> np.ndarray:

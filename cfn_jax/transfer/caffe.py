@@ -28,24 +28,7 @@ _COPY = re.compile('(.+)_s[0-9]+')  # a layer of one column of a siamese network
 _UNREAD = '?'  # the output of a layer that is not read
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-  """What a file holds.
-
-  Attributes:
-    order: '' where the file has neither pooling nor normalisation layers.
-    stride: of conv1; 0 where the file does not say.
-    left_over: layers that hold arrays and were not read, with the reason.
-  """
-
-  params: weights_lib.Params
-  order: str
-  stride: int
-  padding: int
-  left_over: list[str]
-
-
-def read_caffemodel(path: pathlib.Path) -> Found:
+def read_caffemodel(path: pathlib.Path) -> layouts.Found:
   """Reads a `.caffemodel`.
 
   Raises:
@@ -53,7 +36,9 @@ def read_caffemodel(path: pathlib.Path) -> Found:
   """
   try:
     with path.open('rb') as file:
-      return _read(_first_copies(caffe_layers.read_layers(file)))
+      layers = caffe_layers.read_layers(file)
+      plain = _first_copies(layers)
+      return _read(plain, siamese=plain is not layers)
   except (wire.WireError, WeightsError) as error:
     raise WeightsError(f'{path}: {error}') from error
 
@@ -88,32 +73,38 @@ def _check_copy(first: Layer, copy: Layer) -> None:
     )
 
 
-def _read(layers: list[Layer]) -> Found:
+def _read(layers: list[Layer], *, siamese: bool) -> layouts.Found:
   ours = {layer.name: layer for layer in layers if layer.name in weights_lib.LAYERS}
   ours = {name: layer for name, layer in ours.items() if layer.blobs}
   if not ours:
     held = ', '.join(layer.name for layer in layers if layer.blobs) or 'none'
     raise WeightsError(f'no layer is called conv1 .. fc8; layers with arrays: {held}')
+  layouts.check_whole(ours, [each.name for each in layers if each.blobs and each.name not in ours])
   arrays: layouts.Arrays = {}
   for name, layer in ours.items():
-    blobs = layer.arrays()
-    arrays[f'{name}.weight'] = blobs[0]
-    arrays[f'{name}.bias'] = blobs[1] if len(blobs) > 1 else np.zeros(blobs[0].shape[0], 'f4')
+    arrays |= dict(zip((f'{name}.weight', f'{name}.bias'), layer.arrays()))
     _check_convolution(name, layer)
+  notes = layouts.note_biases(arrays)
+  for name in ours:
+    weight = arrays[f'{name}.weight']
+    arrays.setdefault(f'{name}.bias', np.zeros(weight.shape[_output_axis(weight)], 'f4'))
   folded = _fold_normalisation(layers, ours, arrays)
   params, left_over = layouts.from_foreign(arrays)
+  peer = layouts.AUTHORS if siamese and not left_over else ''
   known = {*ours, *folded}
   unread = [layer for layer in layers if layer.blobs and layer.name not in known]
   left_over += [f'{layer.name} ({layer.type})' for layer in unread]
   first = ours.get('conv1', Layer()).settings
   configured = ours['conv1'].configured if 'conv1' in ours else False
   _check_groups(ours, params)
-  return Found(
+  return layouts.Found(
     params=params,
     order=_find_order(layers),
     stride=int(first.get('stride', 1)) if configured else 0,
     padding=int(first.get('pad', 0)),
     left_over=left_over,
+    peer=peer,
+    notes=notes,
   )
 
 
@@ -255,8 +246,12 @@ def _fold(
   weight, bias = arrays[f'{name}.weight'], arrays[f'{name}.bias'].reshape(-1)
   if gain.shape != bias.shape or shift.shape != bias.shape:
     raise WeightsError(f'{norm} has {gain.size} channels, {name} before it {bias.size}')
-  outputs = -2 if weight.ndim == 4 and weight.shape[:2] == (1, 1) else 0  # old shape of fc layers
+  outputs = _output_axis(weight)
   shape = [1] * weight.ndim
   shape[outputs] = gain.size
   arrays[f'{name}.weight'] = (weight * gain.reshape(shape)).astype(np.float32)
   arrays[f'{name}.bias'] = (bias * gain + shift).astype(np.float32)
+
+
+def _output_axis(weight: np.ndarray) -> int:
+  return -2 if weight.ndim == 4 and weight.shape[:2] == (1, 1) else 0  # old shape of fc layers

@@ -33,7 +33,8 @@ class Assumed:
   """What is taken of a foreign file that does not say it; '' and 0: what its format suggests.
 
   Attributes:
-    input: 'unit', 'caffe' or 'imagenet'. By format: Caffe's for `.caffemodel`, else ImageNet's.
+    input: 'unit', 'caffe' or 'imagenet'. Else that of the program whose names the layers have
+      (`layouts.PEERS`), or by format: Caffe's for `.caffemodel`, else ImageNet's.
     order: 'caffenet' or 'alexnet'. Else 'caffenet'.
     stride: of conv1. Else 4.
   """
@@ -150,42 +151,40 @@ def load_file(path: pathlib.Path, *, assumed: Assumed) -> weights_lib.Weights:
   """Reads one file; see `load_weights`."""
   kind = find_format(path)
   record = cards.find_record(path)
-  left_over: list[str] = []
-  stride, padding, order = 0, 0, ''
   if kind == 'npz':
     params, inner, left_over = arrays.load_npz(path)
-    record = inner or record
+    found = layouts.Found(params, left_over=left_over)
   elif kind == 'caffe':
-    found = caffe.read_caffemodel(path)
-    params, left_over = found.params, found.left_over
-    order, stride, padding = found.order, found.stride, found.padding
+    found, inner = caffe.read_caffemodel(path), {}
   else:
     named, inner = (
       arrays.load_safetensors(path)
       if kind == 'safetensors'
       else (pytorch.load_state_dict(path), {})
     )
-    record = inner or record
     try:
-      params, order, stride, left_over = pytorch.from_state_dict(named)
+      found = pytorch.from_state_dict(named)
     except WeightsError as error:
       raise WeightsError(f'{path}: {error}') from error
+  record = inner or record
   try:
+    layouts.check_whole(found.params, found.left_over)
     if record:
-      loaded = _from_record(params, record)
+      loaded = _from_record(found.params, record)
       _check_assumed(loaded, assumed)
     else:
-      loaded = _from_foreign(
-        params, kind=kind, order=order, stride=stride, padding=padding, assumed=assumed
-      )
+      loaded = _from_foreign(found, kind=kind, assumed=assumed)
     networks.find_width(loaded)
   except WeightsError as error:
     raise WeightsError(f'{path}: {error}') from error
   origin = dict(loaded.origin)  # what a record tells of an earlier source stays
   if 'file' not in origin:
     origin |= {'file': str(path), 'sha256': cards.sha256(path)}
-  if left_over:
-    origin['notes'] = [*origin.get('notes', []), f'not read: {", ".join(left_over)}']
+  notes = list(found.notes)
+  if found.left_over:
+    notes.append(f'not read: {", ".join(found.left_over)}')
+  if notes:
+    origin['notes'] = [*origin.get('notes', []), *notes]
   return loaded.replace(origin=origin)
 
 
@@ -226,16 +225,9 @@ def _check_assumed(loaded: weights_lib.Weights, assumed: Assumed) -> None:
       raise WeightsError(f"its record says its {name}: {told[name]}; '{value}' was asked for")
 
 
-def _from_foreign(
-  params: weights_lib.Params,
-  *,
-  kind: str,
-  order: str,
-  stride: int,
-  padding: int,
-  assumed: Assumed,
-) -> weights_lib.Weights:
+def _from_foreign(found: layouts.Found, *, kind: str, assumed: Assumed) -> weights_lib.Weights:
   """Builds weights of a file without a record; what was assumed is noted."""
+  order, stride = found.order, found.stride
   given: dict[str, Any] = {
     'input': assumed.input or ('caffe' if kind == 'caffe' else 'imagenet'),
     'order': order or assumed.order or 'caffenet',
@@ -253,13 +245,20 @@ def _from_foreign(
   notes = [
     f'the file does not say its {name}: {given[name]} assumed' for name in given if not told[name]
   ]
+  record = inputs.RECORDS[str(given['input'])]
+  if found.peer and not assumed.input:
+    record = layouts.PEERS[found.peer]
+    notes[0] = (
+      f'the file does not say its input: by its names it is {found.peer}, so this is assumed: '
+      + cards.describe_input(record)
+    )
   return weights_lib.make_weights(
-    params,
+    found.params,
     order=str(given['order']),
     stride=int(given['stride']),
-    record=inputs.RECORDS[str(given['input'])],
+    record=record,
     origin={'notes': notes} if notes else {},
-    padding=padding,
+    padding=found.padding,
   )
 
 

@@ -4,14 +4,77 @@ Theirs: convolutions `[out, in / groups, kh, kw]`, fully connected layers `[out,
 that fc6 takes in the order (channel, y, x). NumPy only.
 """
 
-from collections.abc import Mapping
+import dataclasses
+import textwrap
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from cfn_jax.models import inputs
 from cfn_jax.transfer import weights as weights_lib
 
 Arrays = dict[str, np.ndarray]  # 'conv1.weight', 'conv1.bias', ...
+# How two programs whose layers have names of their own feed a CFN. A channel's fixed figures, which
+# stand in for a tile's own, are those of photographs.
+PEERS = {
+  "the authors' siamese network": inputs.InputRecord(
+    'bgr', (104.0, 117.0, 123.0), (inputs.PIXEL_STD,) * 3, 'mean', inputs.PIXEL_STD
+  ),
+  'its port to PyTorch': inputs.InputRecord(
+    'rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'channel', inputs.PIXEL_STD
+  ),
+}
+AUTHORS, PORT = PEERS
 _GRIDS = (1, 4, 9, 16, 25)  # tiles that a fc7 may see
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """What a foreign file holds.
+
+  Attributes:
+    order: '' where the file has neither pooling nor normalisation layers.
+    stride: of conv1; 0 where the file does not say.
+    left_over: layers or keys that hold arrays and were not read, with the reason.
+    peer: whose names the layers have, one of `PEERS`; '' for plain ones, and for other networks.
+    notes: what was assumed of the arrays.
+  """
+
+  params: weights_lib.Params
+  order: str = ''
+  stride: int = 0
+  padding: int = 0
+  left_over: list[str] = dataclasses.field(default_factory=list)
+  peer: str = ''
+  notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def check_whole(layers: Iterable[str], left_over: Iterable[str]) -> None:
+  """Raises WeightsError where a convolution is missing below fc6 or a later convolution.
+
+  Args:
+    layers: those that were found.
+    left_over: what was not read: the error lists it, names with 'conv' first.
+  """
+  trunk = [name for name in (*weights_lib.CONVOLUTIONS, 'fc6') if name in layers]
+  if not trunk:
+    return
+  below = weights_lib.LAYERS[: weights_lib.LAYERS.index(trunk[-1])]
+  missing = [name for name in below if name not in trunk]
+  if missing:
+    names = sorted(left_over, key=lambda name: ('conv' not in name.lower(), name))
+    unread = textwrap.shorten(', '.join(names), 300, placeholder=' ...')
+    raise weights_lib.WeightsError(
+      f'{", ".join(missing)} missing, below {trunk[-1]}'
+      + (f'; not read: {unread}' if unread else ': the network is not whole')
+    )
+
+
+def note_biases(arrays: Iterable[str]) -> list[str]:
+  """Notes which layers have a weight but no bias, of keys 'conv1.weight', ..."""
+  held = set(arrays)
+  bare = [n for n in weights_lib.LAYERS if f'{n}.weight' in held and f'{n}.bias' not in held]
+  return [f'no bias in the file: zeros assumed for {", ".join(bare)}'] if bare else []
 
 
 def to_foreign(weights: weights_lib.Weights) -> Arrays:
@@ -91,11 +154,17 @@ def _pool5(rows: int, params: weights_lib.Params) -> tuple[int, int]:
 
 
 def _drop_foreign_heads(params: weights_lib.Params) -> list[str]:
-  """Removes fc7 and fc8 where fc7 sees a number of images that makes no grid of tiles."""
-  if 'fc6' not in params or 'fc7' not in params:
+  """Removes fc7 and fc8 where fc7 sees a number of images that makes no grid of tiles, and what
+  comes after a fully connected layer that is missing."""
+  heads = [name for name in weights_lib.FULLY_CONNECTED if name in params]
+  gap = next((name for name in weights_lib.FULLY_CONNECTED if name not in params), '')
+  reason = ''
+  if 'fc6' in params and 'fc7' in params:
+    rows, features = params['fc7']['kernel'].shape[0], params['fc6']['kernel'].shape[1]
+    if rows % features == 0 and rows // features not in _GRIDS:
+      heads, reason = heads[1:], f'fc7 sees {rows // features} times fc6'
+  elif gap and 'conv1' in params:
+    heads, reason = [name for name in heads if name > gap], f'there is no {gap}'
+  if not reason:
     return []
-  rows, features = params['fc7']['kernel'].shape[0], params['fc6']['kernel'].shape[1]
-  if rows % features or rows // features in _GRIDS:
-    return []
-  reason = f'fc7 sees {rows // features} times fc6'
-  return [f'{name} ({reason})' for name in ('fc7', 'fc8') if params.pop(name, None)]
+  return [f'{name} ({reason})' for name in heads if params.pop(name)]

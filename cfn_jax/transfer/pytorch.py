@@ -9,12 +9,14 @@ import importlib.util
 import pathlib
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from cfn_jax.models import figures
+from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import layouts
 from cfn_jax.transfer import weights as weights_lib
 
@@ -30,6 +32,7 @@ _VISSL_KEY = re.compile(
 )
 # With the suffix `_s1` in the port of the paper's code, whose conv1 has stride 2 and whose pooling
 # comes before LRN; the original has copies up to `_s9`, which share their weights.
+_PORT_KEY = re.compile(r'(.*\.)?conv\.conv[1-5]_s[0-9]+\.weight')
 _OWN_KEY = re.compile(r'(?:.*\.)?(conv[1-5]|fc[678])(_s[0-9]+)?\.(weight|bias)')
 
 
@@ -57,12 +60,15 @@ def load_state_dict(path: pathlib.Path) -> dict[str, np.ndarray]:
   """Reads the tensors of a state dict or of a training checkpoint that holds one.
 
   Raises:
-    WeightsError: PyTorch is missing; the file is damaged; it holds more than tensors and plain
-      values (such a pickle could run code, so it is not opened).
+    WeightsError: PyTorch is missing; the file is damaged; a weight or bias is of no type that is
+      read; it holds more than tensors and plain values (such a pickle could run code, so it is not
+      opened).
   """
   torch = require_torch()
   try:
-    loaded = torch.load(path, map_location='cpu', weights_only=True)
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # of the pickle's version, before the error that follows
+      loaded = torch.load(path, map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as error:
     raise WeightsError(
       f'{path}: it holds Python objects besides tensors, or is damaged. A pickle may run code, so '
@@ -72,13 +78,14 @@ def load_state_dict(path: pathlib.Path) -> dict[str, np.ndarray]:
     reason = weights_lib.first_line(error)
     raise WeightsError(f'{path}: PyTorch cannot read it: {reason}') from error
   found = _find_tensors(loaded, torch.Tensor)
-  if not found:
-    raise WeightsError(f'{path}: there is no state dict in it')
-  return {
+  read = {
     name: tensor.detach().to(torch.float32).numpy()
     for name, tensor in found.items()
-    if tensor.is_floating_point()
+    if array_files.is_float(name, str(tensor.dtype).removeprefix('torch.'), path)
   }
+  if not read:
+    raise WeightsError(f'{path}: there is no state dict of floats in it')
+  return read
 
 
 def _find_tensors(loaded: Any, tensor: type) -> dict[str, Any]:
@@ -94,17 +101,15 @@ def _find_tensors(loaded: Any, tensor: type) -> dict[str, Any]:
   return found
 
 
-def from_state_dict(
-  arrays: Mapping[str, np.ndarray],
-) -> tuple[weights_lib.Params, str, int, list[str]]:
-  """Gives parameters, the layer order and conv1's stride where the names imply them, and what was
-  left over.
+def from_state_dict(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
+  """Returns parameters, and the layer order and conv1's stride where the names imply them.
 
   Keys: ours with any prefix, or VISSL's with BatchNorm folded. Copies that share their weights
   (`conv1_s1`, `conv1_s2`, ...) are one layer.
 
   Raises:
-    WeightsError: torchvision's AlexNet or another network; a layer twice; copies that differ.
+    WeightsError: torchvision's AlexNet or another network; a layer twice; copies that differ; a
+      convolution is missing.
   """
   if 'features.0.weight' in arrays:
     first = list(arrays['features.0.weight'].shape)
@@ -135,14 +140,29 @@ def from_state_dict(
       f'no key ends in conv1.weight .. fc8.weight; it has {", ".join(sorted(arrays)[:6])} ...'
     )
   left_over = sorted(name for name in arrays if not _OWN_KEY.fullmatch(name))
-  params, dropped = layouts.from_foreign(named)
   order, stride = ('caffenet', 2) if copies else ('', 0)
-  return params, order, stride, left_over + dropped
+  ported = any(_PORT_KEY.fullmatch(name) for name in arrays)
+  peer = layouts.PORT if ported else layouts.AUTHORS if copies else ''
+  return _found(named, order, stride, left_over, peer)
 
 
-def _from_vissl(
-  arrays: Mapping[str, np.ndarray],
-) -> tuple[weights_lib.Params, str, int, list[str]]:
+def _found(
+  named: layouts.Arrays, order: str, stride: int, left_over: list[str], peer: str = ''
+) -> layouts.Found:
+  layers = [name.partition('.')[0] for name in named if name.endswith('.weight')]
+  layouts.check_whole(layers, left_over)
+  params, dropped = layouts.from_foreign(named)
+  return layouts.Found(
+    params,
+    order=order,
+    stride=stride,
+    left_over=left_over + dropped,
+    peer='' if dropped else peer,
+    notes=layouts.note_biases(named),
+  )
+
+
+def _from_vissl(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
   blocks: dict[tuple[int, int], dict[str, np.ndarray]] = {}
   for name, array in arrays.items():
     match = _VISSL_KEY.fullmatch(name)
@@ -154,18 +174,18 @@ def _from_vissl(
     convolution, norm = blocks.get((block, 0), {}), blocks.get((block, 1), {})
     if 'weight' not in convolution:
       continue
-    weight = convolution['weight'].astype(np.float64)
-    bias = convolution.get('bias', np.zeros(len(weight))).astype(np.float64)
+    weight, bias = convolution['weight'].astype(np.float64), convolution.get('bias')
     if 'running_var' in norm:
       has_norm = True
       gain = norm['weight'].astype(np.float64) / np.sqrt(norm['running_var'] + _BATCH_NORM_EPS)
       weight = weight * gain[:, None, None, None]
-      bias = (bias - norm['running_mean']) * gain + norm['bias']
-    named[f'{layer}.weight'], named[f'{layer}.bias'] = weight, bias
-  params, dropped = layouts.from_foreign(named)
+      bias = ((0 if bias is None else bias) - norm['running_mean']) * gain + norm['bias']
+    named[f'{layer}.weight'] = weight
+    if bias is not None:
+      named[f'{layer}.bias'] = bias
   left_over = sorted(name for name in arrays if not _VISSL_KEY.fullmatch(name))
   order, stride = ('caffenet', 2) if has_norm else ('alexnet', 4)
-  return params, order, stride, left_over + dropped
+  return _found(named, order, stride, left_over)
 
 
 def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:

@@ -121,7 +121,7 @@ def make_weights(
 
 
 def _check_arrays(params: Params) -> list[str]:
-  problems = []
+  problems, broken = [], []
   for layer, arrays in params.items():
     if set(arrays) != {'kernel', 'bias'}:
       problems.append(f'{layer} has {", ".join(sorted(arrays))}, not kernel and bias')
@@ -139,7 +139,10 @@ def _check_arrays(params: Params) -> list[str]:
       if array.dtype != np.float32:
         problems.append(f'{layer}/{name} is {array.dtype}, not float32')
       elif not np.all(np.isfinite(array)):
-        problems.append(f'{layer}/{name} holds values that are not finite')
+        broken.append(f'{layer}/{name}')
+  if broken:
+    more = f' and {len(broken) - 1} more arrays hold' if len(broken) > 1 else ' holds'
+    problems.append(f'{broken[0]}{more} values that are not finite')
   return problems
 
 
