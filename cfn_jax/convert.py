@@ -17,6 +17,7 @@ from cfn_jax import environment  # noqa: F401  (before JAX)
 import jax
 
 from cfn_jax import arguments, command, places, terminal
+from cfn_jax.models import figures, inputs
 from cfn_jax.transfer import cards, checkpoints, export, files, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -39,14 +40,14 @@ def make_parser() -> arguments.Parser:
   )
   add('--step', default='latest', help="of a workdir: a number, 'latest' or 'best'")
   add('--weights', default='params', choices=('params', 'ema'), help='which of a checkpoint')
-  add('--input', default='', choices=('', 'keep', *weights_lib.RECORDS), help='fold it into conv1')
+  add('--input', default='', choices=('', 'keep', *inputs.RECORDS), help='fold it into conv1')
   add('--stride', type=int, default=0, help="conv1's; 0: 4 for AlexNet, 2 for a CFN, as --from is")
   add('--classes', type=int, default=0, help='fresh fc6..fc8 with so many outputs; 0: trunk alone')
   add('--fc-init', default='', choices=('', *surgery.FC_INITS), help="how those start: 'bias'")
   add('--seed', type=int, default=0, help='draws them')
   add('--names', default='', choices=export.NAMES, help="'vissl': keys of VISSL's trunks")
-  add('--from-input', default='', choices=('', *weights_lib.RECORDS), help='what the file expects')
-  add('--from-order', default='', choices=('', *weights_lib.ORDERS), help='where it does not say')
+  add('--from-input', default='', choices=('', *inputs.RECORDS), help='what the file expects')
+  add('--from-order', default='', choices=('', *figures.ORDERS), help='where it does not say')
   add('--from-stride', type=int, default=0, help='where it does not say')
   add('--overwrite', action='store_true', help='replace a folder that this command wrote')
   return parser

@@ -21,7 +21,7 @@ ROOMS = {
   'jigsaw/puzzle': set(),
   'jigsaw/solving': set(),
   'jigsaw/transform': {'data/pipeline', 'data/images', 'jigsaw/puzzle'},
-  'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw', 'transfer/weights'},
+  'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},
   'transfer': {'models', 'training/digests', 'transfer'},
@@ -54,8 +54,9 @@ ROOMS = {
 SHOWN = {'names', 'terminal', 'places'}
 LEAVES = (
   'idle.py',
+  'models/inputs.py',
   'jigsaw/puzzle.py',
-  'models/layers.py',
+  'models/figures.py',
   'training/optimizer.py',
   'training/digests.py',
   'training/lock.py',
@@ -63,7 +64,6 @@ LEAVES = (
   'training/metrics.py',
   'training/devices.py',
   'training/task.py',
-  'transfer/weights.py',
   'transfer/wire.py',
   'transfer/torch_network.py',
   'evaluation/scores.py',

@@ -13,8 +13,8 @@ import test_transfer_files
 import transfer_cases as cases
 
 from cfn_jax import convert
+from cfn_jax.models import inputs
 from cfn_jax.transfer import cards, export, files, networks
-from cfn_jax.transfer import weights as weights_lib
 
 
 @pytest.fixture(scope='module')
@@ -89,7 +89,7 @@ def test_every_format_gives_the_same_features(workdir, tmp_path):
       arguments = [f'--checkpoint={workdir}', f'--to={to}', f'--out={out}', f'--input={record}']
       assert convert.main(arguments) == 0
       weights = files.load_weights(out)
-      assert weights.input == weights_lib.RECORDS[record]
+      assert weights.input == inputs.RECORDS[record]
       found[out.name] = networks.trunk_stages(weights, images)['conv5']
   for name, features in found.items():
     assert cases.difference(features, found['npz_unit']) < cases.TOLERANCE, name
@@ -184,7 +184,7 @@ def test_a_link_is_followed_and_stays(sources, tmp_path):
   assert convert.main(arguments) == 0
   assert convert.main([*arguments, '--overwrite', '--input=unit']) == 0
   assert (tmp_path / 'out').is_symlink()
-  assert files.load_weights(tmp_path / 'disk' / 'out').input == weights_lib.RECORDS['unit']
+  assert files.load_weights(tmp_path / 'disk' / 'out').input == inputs.RECORDS['unit']
   assert [path.name for path in (tmp_path / 'disk').iterdir()] == ['out']
 
 

@@ -12,24 +12,23 @@ import sklearn.metrics
 from cfn_jax.evaluation import (
   classifier,
   frozen_layers,
-  inputs,
   labelled,
   magic_init,
   runs,
   testing,
   voc_classification,
 )
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, figures, inputs, trunk
 from cfn_jax.training import devices, loop, scoring
 from cfn_jax.transfer import checkpoints
 from cfn_jax.transfer import weights as weights_lib
 
 RECORDS = {
-  'unit': weights_lib.RECORDS['unit'],
-  'caffe': weights_lib.RECORDS['caffe'],
-  'tile': weights_lib.InputRecord('bgr', (1, 2, 3), (50.0, 50.0, 50.0), 'tile', 58.0),
-  'channel': weights_lib.InputRecord('rgb', (1, 2, 3), (1.0, 2.0, 3.0), 'channel', 58.0),
-  'mean': weights_lib.InputRecord('rgb', (1, 2, 3), (58.0, 58.0, 58.0), 'mean', 58.0),
+  'unit': inputs.RECORDS['unit'],
+  'caffe': inputs.RECORDS['caffe'],
+  'tile': inputs.InputRecord('bgr', (1, 2, 3), (50.0, 50.0, 50.0), 'tile', 58.0),
+  'channel': inputs.InputRecord('rgb', (1, 2, 3), (1.0, 2.0, 3.0), 'channel', 58.0),
+  'mean': inputs.InputRecord('rgb', (1, 2, 3), (58.0, 58.0, 58.0), 'mean', 58.0),
 }
 
 
@@ -47,7 +46,7 @@ def voc(tmp_path_factory):
 def test_the_device_prepares_images_as_the_record_says(name):
   images = np.random.default_rng(0).integers(0, 256, (2, 3, 20, 20, 3), np.uint8)
   images[0, 0] = 77  # a flat tile
-  ours = np.asarray(inputs.prepare(jnp.asarray(images), RECORDS[name]))
+  ours = np.asarray(RECORDS[name].prepare(jnp.asarray(images)))
   np.testing.assert_allclose(ours, RECORDS[name].prepare(images), rtol=2e-5, atol=2e-4)
 
 
@@ -58,7 +57,7 @@ def make_several(logits):
     def logits(self, params, images, key=None):
       return jnp.asarray(logits)
 
-  initial = alexnet.Initial('he', 'caffenet')
+  initial = figures.Initial('he', 'caffenet')
   return Given(alexnet.AlexNet(3), 67, RECORDS['unit'], ('a', 'b', 'c'), True, initial)
 
 
@@ -90,7 +89,7 @@ def test_locked_layers_stay_bit_for_bit_and_all_others_move(folders, tmp_path):
   for layer, arrays in before.items():
     same = [np.array_equal(arrays[name], found.params[layer][name]) for name in arrays]
     assert all(same) if layer in ('conv1', 'conv2') else not any(same), layer
-  assert found.input == weights_lib.RECORDS['unit'] and found.stride == 4
+  assert found.input == inputs.RECORDS['unit'] and found.stride == 4
 
 
 def score(evaluation, params, count):
@@ -127,7 +126,7 @@ def test_averages_are_sums_of_logits_or_means_of_probabilities():
     def logits(self, params, images, key=None):
       return images.reshape(len(images), -1).astype(jnp.float32) / 100
 
-  initial = alexnet.Initial('he', 'caffenet')
+  initial = figures.Initial('he', 'caffenet')
   made = Echo(alexnet.AlexNet(3), 1, RECORDS['unit'], ('a', 'b', 'c'), False, initial)
   images = np.random.default_rng(0).integers(0, 256, (4, 5, 1, 1, 3), np.uint8)
   logits = images.reshape(4, 5, 3) / 100
@@ -152,7 +151,7 @@ def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
     def average(self, params, images, average):
       return jnp.full((len(images), 3), jnp.nan)
 
-  initial = alexnet.Initial('he', 'caffenet')
+  initial = figures.Initial('he', 'caffenet')
   made = Broken(alexnet.AlexNet(3), 8, RECORDS['unit'], names, False, initial)
   evaluation = testing.make_evaluation(
     made,
@@ -235,8 +234,8 @@ def test_calibration_scales_biases_by_the_measured_change_of_each_layers_input(p
 
 
 def make_fed(record, init, fc_init='', loaded=()):
-  network = alexnet.AlexNet(3, fc6_features=8, fc7_features=8, width=0.1)
-  initial = alexnet.Initial(init, 'caffenet')
+  network = alexnet.AlexNet(3, trunk.Trunk(width=0.1), 8, 8)
+  initial = figures.Initial(init, 'caffenet')
   made = classifier.Classifier(network, 67, record, ('a', 'b', 'c'), False, initial, fc_init)
   given = alexnet.draw_parameters(made.shapes(), initial, seed=0)
   return dataclasses.replace(made, given=given, loaded=loaded)

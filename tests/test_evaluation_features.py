@@ -12,6 +12,7 @@ import scipy.ndimage
 import transfer_cases
 
 from cfn_jax.evaluation import feature_cache, features, pooling, probing, trunks
+from cfn_jax.models import inputs
 from cfn_jax.training import devices
 from cfn_jax.transfer import networks, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -92,7 +93,7 @@ def extract_views(extractor, views):
 
 @pytest.mark.slow
 def test_features_are_the_trunks_stages_pooled():
-  trunk = make_trunk(kind='trunk', record=weights_lib.RECORDS['caffe'])
+  trunk = make_trunk(kind='trunk', record=inputs.RECORDS['caffe'])
   extractor = make_extractor(trunk, features.MAPS, kind='max')
   views = transfer_cases.images(2, 67)
   found = extract_views(extractor, views)
@@ -115,7 +116,7 @@ def test_connected_features_of_an_alexnet_are_its_own():
 
 @pytest.mark.slow
 def test_connected_features_of_a_cfn_see_the_middle_tile_of_each_cell():
-  record = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
+  record = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
   trunk = make_trunk(kind='cfn', stride=2, side=1, features=8, record=record)
   trunk.weights.origin['config'] = {'puzzle': {'tile_px': 33}}
   extractor = make_extractor(trunk, ('fc6', 'fc7'), view_px=111, stride=2)
@@ -149,7 +150,7 @@ def test_layers_that_the_weights_lack_are_refused():
 
 
 def test_a_random_baseline_has_the_shapes_and_feels_the_same_images():
-  record = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
+  record = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
   trunk = make_trunk(kind='cfn', stride=2, side=1, features=8, record=record)
   drawn = features.draw_baseline(trunk, 'he', seed=1)
   for name, layer in drawn.weights.params.items():
@@ -160,7 +161,7 @@ def test_a_random_baseline_has_the_shapes_and_feels_the_same_images():
   )
   assert drawn.weights.input.normalization == 'tile'
   placed = trunks.place_trunk(drawn, stride=4).input
-  np.testing.assert_allclose(placed.scale, weights_lib.RECORDS['unit'].scale, rtol=1e-12)
+  np.testing.assert_allclose(placed.scale, inputs.RECORDS['unit'].scale, rtol=1e-12)
   assert surgery.to_alexnet(drawn.weights, num_classes=0).input == placed
 
 

@@ -15,11 +15,11 @@ import probe_cases
 import pytest
 
 from cfn_jax.evaluation import features, frozen_layers, identity, runs, trunks
+from cfn_jax.models import inputs
 from cfn_jax.training import checkpoint
 from cfn_jax.transfer import files
-from cfn_jax.transfer import weights as weights_lib
 
-RECORD = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
+RECORD = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
 # A legal value for fields whose other values cannot be guessed from their type.
 OTHER = {
   'classifier': 'svm',

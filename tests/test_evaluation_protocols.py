@@ -20,7 +20,7 @@ from cfn_jax.evaluation import (
   trunks,
   voc_classification,
 )
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, inputs
 from cfn_jax.training import checkpoint, loop
 from cfn_jax.transfer import checkpoints, files, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -43,7 +43,7 @@ def pretrained(tmp_path_factory):
   """A file of weights of a tenth of AlexNet's width, as a pretext run leaves them."""
   path = tmp_path_factory.mktemp('weights') / 'weights.npz'
   drawn = trunks.draw_trunk('he', seed=5, width=0.1, order='caffenet').weights
-  record = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
+  record = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
   files.save_weights(drawn.replace(input=record, stride=2), path)
   return path
 
@@ -76,7 +76,7 @@ def test_whole_images_get_the_fixed_record_and_the_baseline_its_own(folders, pre
   plan = frozen_layers.make_plan(config)
   ours, random = (plan.runs[index].task.meta['network']['input'] for index in (0, 5))
   assert ours['normalization'] == '' and ours['scale'] == pytest.approx([1 / 58] * 3)
-  assert random == weights_lib.RECORDS['unit'].to_json()
+  assert random == inputs.RECORDS['unit'].to_json()
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,12 @@ def test_fc6_and_fc7_of_an_alexnet_are_taken_where_they_fit(voc, pretrained, tmp
 def test_a_supervised_conv1_sees_tiles_as_it_saw_images(tmp_path):
   rng = np.random.default_rng(0)
   for record in (
-    *weights_lib.RECORDS.values(),
-    weights_lib.InputRecord('bgr', (1, 2, 3), (2,) * 3),
+    *inputs.RECORDS.values(),
+    inputs.InputRecord('bgr', (1, 2, 3), (2,) * 3),
   ):
     drawn = trunks.draw_trunk('he', seed=0, width=0.1, order='caffenet').weights
     drawn = drawn.replace(input=record)
     fed = alexnet_to_jigsaw.find_record(record, tiles='as_learned', std=58.0)
-    normalization = alexnet_to_jigsaw.make_normalization(fed)
     tiles = rng.integers(0, 256, (1, 9, 11, 11, 3), np.uint8)  # one position of conv1
     folded = surgery.fold_input(drawn, to=fed)
 
@@ -135,21 +134,20 @@ def test_a_supervised_conv1_sees_tiles_as_it_saw_images(tmp_path):
       kernel, bias = weights.params['conv1']['kernel'], weights.params['conv1']['bias']
       return np.einsum('btyxc,yxco->bto', np.asarray(x, np.float64), kernel) + bias
 
-    ours = conv1(folded, normalization(tiles))
+    ours = conv1(folded, fed.prepare(tiles))
     theirs = conv1(drawn, record.prepare(tiles))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize('record', weights_lib.RECORDS.values())
+@pytest.mark.parametrize('record', inputs.RECORDS.values())
 def test_locked_layers_get_normalised_tiles_of_their_own_input_scale(record):
   drawn = trunks.draw_trunk('he', seed=0, width=0.1, order='caffenet').weights
   fed = alexnet_to_jigsaw.find_record(record, tiles='normalised', std=58.0)
-  normalization = alexnet_to_jigsaw.make_normalization(fed)
   folded = surgery.fold_input(drawn.replace(input=record), to=fed)
   rng = np.random.default_rng(0)
   tiles = rng.integers(0, 256, (5, 11, 11, 3)) * rng.uniform(0.1, 1, (5, 1, 1, 1))
   tiles = np.uint8(tiles)
-  prepared = np.asarray(normalization(tiles), np.float64)
+  prepared = np.asarray(fed.prepare(tiles), np.float64)
   np.testing.assert_allclose(prepared.mean((1, 2, 3)), 0, atol=1e-4)
   np.testing.assert_allclose(prepared.std((1, 2, 3)), 58 * np.mean(record.scale), rtol=1e-5)
   # Contrast of 58 about the mean colour, prepared by the record, and through the same conv1.
@@ -164,7 +162,7 @@ def test_locked_layers_get_normalised_tiles_of_their_own_input_scale(record):
 
 
 def test_layers_that_learned_on_tiles_keep_their_normalisation():
-  learned = weights_lib.InputRecord('rgb', (1.0, 2.0, 3.0), (50.0,) * 3, 'channel', 44.0)
+  learned = inputs.InputRecord('rgb', (1.0, 2.0, 3.0), (50.0,) * 3, 'channel', 44.0)
   for tiles in alexnet_to_jigsaw.TILES:
     assert alexnet_to_jigsaw.find_record(learned, tiles=tiles, std=58.0) == learned
   with pytest.raises(ValueError, match="locked_tiles = 'raw' is unknown: one of normalised"):

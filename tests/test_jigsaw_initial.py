@@ -8,6 +8,7 @@ import transfer_cases as cases
 
 from cfn_jax import convert
 from cfn_jax.jigsaw import initial
+from cfn_jax.models import inputs
 from cfn_jax.transfer import files, networks
 from cfn_jax.transfer import weights as weights_lib
 
@@ -16,8 +17,10 @@ SMALL = {'width': 0.1, 'features': 8}
 
 def make_pretext(order='caffenet'):
   """The parts of a pretext task that the start depends on; a fixed normalisation."""
-  fed = weights_lib.InputRecord('rgb', (120.0, 110.0, 100.0), (50.0 / 60,) * 3)
-  return types.SimpleNamespace(model=types.SimpleNamespace(order=order), record=fed)
+  fed = inputs.InputRecord('rgb', (120.0, 110.0, 100.0), (50.0 / 60,) * 3)
+  return types.SimpleNamespace(
+    model=types.SimpleNamespace(trunk=types.SimpleNamespace(order=order)), record=fed
+  )
 
 
 def same(one, other):
@@ -42,7 +45,7 @@ def test_a_file_and_a_converted_folder_give_the_run_every_layer(tmp_path, place)
 
 def test_conv1_is_adapted_to_how_the_run_feeds_it_and_other_heads_stay_behind(tmp_path):
   pretext = make_pretext('alexnet')
-  given = cases.draw(stride=2, record=weights_lib.RECORDS['caffe'], **SMALL)
+  given = cases.draw(stride=2, record=inputs.RECORDS['caffe'], **SMALL)
   files.save_weights(given, tmp_path / 'w.npz')
   fresh = cases.draw(kind='cfn', side=3, stride=2, seed=1, **SMALL).params
   params, report = initial.load_initial(str(tmp_path / 'w.npz'), fresh, pretext)

@@ -16,6 +16,7 @@ import scipy.stats
 from hypothesis import strategies as st
 from PIL import Image
 
+from cfn_jax import command
 from cfn_jax.data import pipeline, record
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle
@@ -299,7 +300,9 @@ def test_k_puzzles_have_k_labels_and_tiles_in_reading_order():
 
 @pytest.mark.parametrize('kind', pretexts.NORMALIZATIONS)
 def test_flat_image_gives_tiles_that_carry_no_position(kind):
-  normalise = pretexts.Normalization(kind, 1.0, (123.0, 117.0, 104.0), 58.0)
+  c = command.load_config('cfn:tiny')
+  c.puzzle.normalization = kind
+  normalise = pretexts.make_input(c).prepare
   for colour in ((90, 90, 90), (200, 30, 90)):
     image = np.full((70, 64, 3), colour, np.uint8)
     for position in range(20):

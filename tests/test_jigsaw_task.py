@@ -17,7 +17,7 @@ from PIL import Image
 from cfn_jax.data import pipeline
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, task
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, figures, inputs
 from cfn_jax.training import devices, metrics, scoring, stopping
 
 MEAN, STD = (123.0, 117.0, 104.0), 58.0
@@ -25,6 +25,12 @@ CONFIG = runpy.run_path(str(conftest.REPOSITORY / 'configs' / 'cfn.py'))['get_co
 
 
 # Normalisation.
+
+
+def make_record(kind, scale):
+  fixed = kind == 'global'
+  factor = scale / STD if fixed else scale
+  return inputs.InputRecord('rgb', MEAN, (factor,) * 3, '' if fixed else kind, STD)
 
 
 def plain_normalise(tiles, kind, scale):
@@ -55,7 +61,7 @@ def test_normalisation_equals_its_formula_in_float64(kind, scale):
   tiles[0, 2] = 0
   tiles[0, 3] = 255
   tiles[1, 3], tiles[1, 3, 5, 5] = 90, 91  # all but flat
-  normalised = np.asarray(jax.jit(pretexts.Normalization(kind, scale, MEAN, STD))(tiles))
+  normalised = np.asarray(jax.jit(make_record(kind, scale).prepare)(tiles))
   assert normalised.dtype == np.float32 and normalised.shape == tiles.shape
   expected = plain_normalise(tiles, kind, scale)
   # A mean near 255 is off by some 1e-5, and the least contrast here has a std of 0.04.
@@ -70,35 +76,37 @@ def test_normalisation_equals_its_formula_in_float64(kind, scale):
 @pytest.mark.parametrize('value', [0, 1, 77, 255])
 def test_flat_tile_becomes_exact_zeros(kind, value):
   tiles = np.full((9, 64, 64, 3), value, np.uint8)
-  normalised = np.asarray(jax.jit(pretexts.Normalization(kind, 50.0, MEAN, STD))(tiles))
+  normalised = np.asarray(jax.jit(make_record(kind, 50.0).prepare)(tiles))
   assert (normalised == 0).all()
 
 
 def test_scale_multiplies_the_normalised_tile():
   tiles = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
   for kind in pretexts.NORMALIZATIONS:
-    one, fifty = (pretexts.Normalization(kind, scale, MEAN, STD)(tiles) for scale in (1.0, 50.0))
+    one, fifty = (make_record(kind, scale).prepare(tiles) for scale in (1.0, 50.0))
     assert np.allclose(50 * one, fifty, rtol=1e-5, atol=1e-4)
 
 
 def test_tile_is_normalised_without_a_look_at_the_others():
   tiles = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
   for kind in pretexts.NORMALIZATIONS:
-    normalise = pretexts.Normalization(kind, 1.0, MEAN, STD)
+    normalise = make_record(kind, 1.0).prepare
     assert np.allclose(normalise(tiles)[4], normalise(tiles[4]), atol=1e-6)
 
 
 @pytest.mark.parametrize(
   ('kind', 'scale', 'message'),
   [
-    ('zca', 1.0, "puzzle.normalization = 'zca' is unknown: one of tile, channel, mean, global"),
+    ('zca', 1.0, "puzzle.normalization = 'zca' is unknown: tile, channel, mean, global"),
     ('tile', 0.0, 'puzzle.tile_scale = 0.0: more than 0'),
     ('tile', -1.0, 'puzzle.tile_scale = -1.0: more than 0'),
   ],
 )
 def test_unknown_normalisations_are_refused(kind, scale, message):
+  c = CONFIG('tiny')
+  c.puzzle.normalization, c.puzzle.tile_scale = kind, scale
   with pytest.raises(ValueError, match=message):
-    pretexts.Normalization(kind, scale, MEAN, STD)
+    pretexts.make_input(c)
 
 
 # Configs.
@@ -134,12 +142,12 @@ def test_scale_and_initial_weights_go_together():
   ):
     c.model.init, c.puzzle.tile_scale = init, scale
     if fits:
-      assert pretexts.make_normalization(c).scale == scale
+      assert pretexts.make_input(c).scale == (scale,) * 3
       continue
     wanted = 'near 50' if init == 'caffe' else 'near 1'
     message = f"puzzle.tile_scale = {scale} does not go with model.init = '{init}'.*{wanted}$"
     with pytest.raises(ValueError, match=message):
-      pretexts.make_normalization(c)
+      pretexts.make_input(c)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +194,7 @@ def test_the_input_record_holds_the_figures_of_the_tiles_that_training_sees(conf
   # Whole images prepared by the stand-in have the contrast that tiles have in training.
   stand_in = record.fixed()
   prepared = (tiles - np.array(stand_in.mean)) * stand_in.scale
-  own = np.asarray(pretext.normalization(np.uint8(tiles)), np.float64)
+  own = np.asarray(pretext.input.prepare(np.uint8(tiles)), np.float64)
   if kind != 'mean':
     assert prepared.std(axes).mean() == pytest.approx(own.std(axes).mean(), rel=1e-3)
 
@@ -300,10 +308,10 @@ def test_caffes_network_starts_a_little_above_the_loss_of_chance():
   coarse = rng.integers(0, 256, (8 * 9, 6, 6, 3), dtype=np.uint8)
   tiles = [Image.fromarray(tile).resize((64, 64), Image.Resampling.BICUBIC) for tile in coarse]
   tiles = np.stack([np.asarray(tile) for tile in tiles]).reshape(8, 9, 64, 64, 3)
-  initial = alexnet.Initial(c.model.init, c.model.order)
+  initial = figures.Initial(c.model.init, c.model.order)
   shapes = alexnet.parameter_shapes(model, (1, 9, 64, 64, 3))
   params = alexnet.draw_parameters(shapes, initial, seed=0)
-  normalise = pretexts.make_normalization(c)
+  normalise = pretexts.make_input(c).prepare
   logits = jax.jit(lambda p, x: model.apply({'params': p}, normalise(x)))(params, tiles)
   labels = rng.integers(0, 1000, 8)
   loss = float(optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean())

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cfn_jax.models import alexnet, cfn
+from cfn_jax.models import alexnet, cfn, figures, trunk
 
-TINY = {'width': 1 / 6, 'fc6_features': 12, 'fc7_features': 24}  # 16 channels in conv1
+TINY = {'fc6_features': 12, 'fc7_features': 24}
+NARROW = {'width': 1 / 6}  # 16 channels in conv1
 
 
 def shapes_of(model, *input_shape):
@@ -19,7 +20,7 @@ def shapes_of(model, *input_shape):
 
 
 def draw(model, *input_shape, seed=0):
-  initial = alexnet.Initial(model.init_name, model.order)
+  initial = model.trunk.initial
   return alexnet.draw_parameters(shapes_of(model, *input_shape), initial, seed=seed)
 
 
@@ -67,7 +68,9 @@ def test_stacked_network_has_its_published_parameters():
   assert alexnet.count_parameters(shapes) == 32_932_456
   # 27 channels instead of 3 enter conv1; the rest of the trunk is the same.
   assert shapes['conv1']['kernel'].shape == (11, 11, 27, 96)
-  assert [count(shapes[name]) for name in alexnet.TRUNK[1:]] == list(CONVOLUTIONS.values())[1:]
+  assert [count(shapes[name]) for name in figures.CONVOLUTIONS[1:]] == list(CONVOLUTIONS.values())[
+    1:
+  ]
 
 
 def test_parameters_have_caffes_names_at_the_same_path_in_every_network():
@@ -83,12 +86,14 @@ def test_parameters_have_caffes_names_at_the_same_path_in_every_network():
     flat = flax.traverse_util.flatten_dict(shapes_of(model, *shape))
     assert set(flat) == expected
     assert {leaf.dtype for leaf in flat.values()} == {jnp.dtype(jnp.float32)}
-    trunks.append({path: leaf.shape for path, leaf in flat.items() if path[0] in alexnet.TRUNK})
+    trunks.append(
+      {path: leaf.shape for path, leaf in flat.items() if path[0] in figures.CONVOLUTIONS}
+    )
   assert trunks[0] == trunks[1]
   assert trunks[0]['conv2', 'kernel'] == (5, 5, 48, 256)
 
 
-@pytest.mark.parametrize('order', alexnet.ORDERS)
+@pytest.mark.parametrize('order', figures.ORDERS)
 @pytest.mark.parametrize(
   ('size_px', 'stride', 'sides'),
   [
@@ -103,7 +108,7 @@ def test_parameters_have_caffes_names_at_the_same_path_in_every_network():
   ],
 )
 def test_maps_have_caffes_sizes(order, size_px, stride, sides):
-  model = alexnet.AlexNet(2, order=order, stride=stride, fc6_features=8, fc7_features=8)
+  model = alexnet.AlexNet(2, trunk.Trunk(order=order, stride=stride), 8, 8)
   images = jax.ShapeDtypeStruct((1, size_px, size_px, 3), jnp.float32)
   params = shapes_of(model, *images.shape)
   stages = jax.eval_shape(
@@ -120,7 +125,7 @@ def test_maps_have_caffes_sizes(order, size_px, stride, sides):
   assert all(stage.shape[1] == stage.shape[2] for stage in stages.values())
   assert params['fc6']['kernel'].shape[0] == pool5**2 * 256
   layers = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5', 'pool5')
-  assert alexnet.map_sides(size_px, stride) == dict(
+  assert figures.map_sides(size_px, stride) == dict(
     zip(layers, (conv1, pool1, pool2, pool2, pool2, pool5))
   )
 
@@ -130,28 +135,27 @@ def test_maps_have_caffes_sizes(order, size_px, stride, sides):
 )
 def test_sizes_that_leave_no_map_are_refused_with_what_they_leave(size_px, stride, smallest):
   with pytest.raises(ValueError, match=f'{size_px} px at stride {stride} leaves no map'):
-    alexnet.check_input_size(size_px, stride)
-  alexnet.check_input_size(smallest, stride)
+    figures.check_input_size(size_px, stride)
+  figures.check_input_size(smallest, stride)
   with pytest.raises(ValueError):
-    alexnet.check_input_size(smallest - 1, stride)
+    figures.check_input_size(smallest - 1, stride)
   images = jax.ShapeDtypeStruct((1, smallest, smallest, 3), jnp.float32)
-  model = alexnet.AlexNet(2, stride=stride, **TINY)
+  model = alexnet.AlexNet(2, trunk.Trunk(stride=stride, **NARROW), **TINY)
   assert jax.eval_shape(
     lambda x: model.init_with_output(jax.random.key(0), x)[0], images
   ).shape == (1, 2)
 
 
 @pytest.mark.parametrize('network', [cfn.Cfn, cfn.Stacked])
-@pytest.mark.parametrize('order', alexnet.ORDERS)
+@pytest.mark.parametrize('order', figures.ORDERS)
 @pytest.mark.parametrize(
   ('tile_px', 'stride', 'width', 'tiles'),
   [(64, 2, 1.0, 9), (75, 2, 0.5, 9), (64, 4, 0.25, 4), (32, 2, 1.5, 25)],
 )
 def test_logits_are_float32_for_every_choice(network, order, tile_px, stride, width, tiles):
   for dtype in (jnp.float32, jnp.bfloat16):
-    model = network(
-      7, order=order, stride=stride, width=width, fc6_features=16, fc7_features=8, dtype=dtype
-    )
+    own = trunk.Trunk(order=order, stride=stride, width=width, dtype=dtype)
+    model = network(7, own, 16, 8)
     shape = (2, tiles, tile_px, tile_px, 3)
     logits = jax.eval_shape(
       lambda p, x, model=model: model.apply({'params': p}, x),
@@ -163,9 +167,9 @@ def test_logits_are_float32_for_every_choice(network, order, tile_px, stride, wi
 
 @pytest.mark.parametrize(('width', 'channels'), [(1.0, 96), (0.5, 48), (0.25, 24), (0.01, 8)])
 def test_width_multiplies_the_channels(width, channels):
-  shapes = shapes_of(cfn.Cfn(10, width=width), 1, 9, 64, 64, 3)
+  shapes = shapes_of(cfn.Cfn(10, trunk.Trunk(stride=2, width=width)), 1, 9, 64, 64, 3)
   assert shapes['conv1']['bias'].shape == (channels,)
-  assert all(layer['bias'].shape[0] % 8 == 0 for layer in map(shapes.get, alexnet.TRUNK))
+  assert all(layer['bias'].shape[0] % 8 == 0 for layer in map(shapes.get, figures.CONVOLUTIONS))
 
 
 # Values.
@@ -174,7 +178,7 @@ def test_width_multiplies_the_channels(width, channels):
 @pytest.fixture(scope='module')
 def tiny():
   """A small CFN on 32-px tiles, its parameters, and its functions compiled."""
-  model = cfn.Cfn(11, init_name='he', **TINY)
+  model = cfn.Cfn(11, trunk.Trunk(init_name='he', stride=2, **NARROW), **TINY)
   params = draw(model, 1, 9, 32, 32, 3)
   return model, params
 
@@ -236,7 +240,7 @@ def dropped(model, params, *arguments, key=0):
 
 
 def test_nine_tiles_and_k_puzzles_get_masks_of_their_own():
-  model = cfn.Cfn(5, init_name='caffe', width=1 / 12, fc6_features=64, fc7_features=32)
+  model = cfn.Cfn(5, trunk.Trunk(stride=2, width=1 / 12), 64, 32)
   params = draw(model, 1, 9, 32, 32, 3)  # Caffe's biases of 1 keep every feature above 0
   tiles = tiles_of(2, 2, 9, 32, 32, 3)
   same = np.tile(np.arange(9, dtype=np.int32), (2, 3, 1))
@@ -279,8 +283,8 @@ def test_predictions_are_probabilities_of_the_logits(tiny):
 
 
 def test_stacked_network_is_alexnet_over_all_channels_in_reading_order():
-  model = cfn.Stacked(3, init_name='he', **TINY)
-  plain = alexnet.AlexNet(3, init_name='he', stride=2, **TINY)
+  model = cfn.Stacked(3, trunk.Trunk(init_name='he', stride=2, **NARROW), **TINY)
+  plain = alexnet.AlexNet(3, trunk.Trunk(init_name='he', stride=2, **NARROW), **TINY)
   params = draw(model, 1, 4, 32, 32, 3)
   tiles = tiles_of(5, 2, 4, 32, 32, 3)
   images = np.concatenate([tiles[:, t] for t in range(4)], axis=-1)  # [B, h, w, 12]
@@ -304,7 +308,8 @@ def within(sample, std):
 
 @pytest.mark.parametrize(('order', 'bias'), [('caffenet', 1.0), ('alexnet', 0.1)])
 def test_caffe_starts_with_the_fillers_of_its_prototxts(order, bias):
-  params = draw(cfn.Cfn(50, order=order, fc7_features=512), 1, 9, 64, 64, 3)
+  model = cfn.Cfn(50, trunk.Trunk(order=order, stride=2), fc7_features=512)
+  params = draw(model, 1, 9, 64, 64, 3)
   biases = {'conv1': 0, 'conv2': bias, 'conv3': 0, 'conv4': bias, 'conv5': bias}
   biases |= {'fc6': bias, 'fc7': bias, 'fc8': 0}
   for layer, values in params.items():
@@ -314,7 +319,9 @@ def test_caffe_starts_with_the_fillers_of_its_prototxts(order, bias):
 
 
 def test_he_starts_with_variance_two_over_inputs_and_no_biases():
-  params = draw(cfn.Cfn(50, init_name='he', fc7_features=512), 1, 9, 64, 64, 3)
+  params = draw(
+    cfn.Cfn(50, trunk.Trunk(init_name='he', stride=2), fc7_features=512), 1, 9, 64, 64, 3
+  )
   inputs = {'conv1': 363, 'conv2': 1200, 'conv3': 2304, 'conv4': 1728, 'conv5': 1728}
   inputs |= {'fc6': 2304, 'fc7': 4608}
   for layer, values in params.items():
@@ -323,18 +330,19 @@ def test_he_starts_with_variance_two_over_inputs_and_no_biases():
     assert (values['bias'] == 0).all()
 
 
-@pytest.mark.parametrize('init', alexnet.INITS)
+@pytest.mark.parametrize('init', figures.INITS)
 def test_initialisers_of_flax_have_the_same_spread(init):
-  initial = alexnet.Initial(init, 'alexnet')
+  initial = figures.Initial(init, 'alexnet')
   for layer, shape in (('conv3', (3, 3, 16, 64)), ('fc6', (300, 80)), ('fc8', (300, 80))):
-    drawn = np.asarray(initial.kernel_init(layer)(jax.random.key(0), shape))
+    made = trunk.dense(trunk.Trunk(order='alexnet', init_name=init), layer, shape[-1])
+    drawn = np.asarray(made.kernel_init(jax.random.key(0), shape))
     assert within(drawn, initial.std(layer, shape))
-    biases = initial.bias_init(layer)(jax.random.key(0), (3,))
+    biases = made.bias_init(jax.random.key(0), (3,))
     assert (biases == np.float32(initial.bias(layer))).all()
 
 
 def test_drawn_parameters_are_a_function_of_seed_and_name():
-  model = cfn.Cfn(512, fc6_features=64, fc7_features=576, width=1 / 6)
+  model = cfn.Cfn(512, trunk.Trunk(stride=2, **NARROW), 64, 576)
   first, again, other = (draw(model, 1, 9, 32, 32, 3, seed=seed) for seed in (3, 3, 4))
   for layer, values in first.items():
     assert values['kernel'].tobytes() == again[layer]['kernel'].tobytes()
@@ -343,7 +351,7 @@ def test_drawn_parameters_are_a_function_of_seed_and_name():
   starts = [values['kernel'].ravel()[:8] / values['kernel'].std() for values in first.values()]
   assert len({tuple(np.round(start, 2)) for start in starts}) == len(starts)
   # And a layer's values do not depend on which other layers there are.
-  initial = alexnet.Initial()
+  initial = figures.Initial()
   alone = alexnet.draw_parameters(
     {'fc6': shapes_of(model, 1, 9, 32, 32, 3)['fc6']}, initial, seed=3
   )
@@ -359,4 +367,4 @@ def test_drawn_parameters_are_a_function_of_seed_and_name():
 )
 def test_unknown_initial_values_are_refused(init, order, message):
   with pytest.raises(ValueError, match=message):
-    alexnet.Initial(init, order)
+    figures.Initial(init, order)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from cfn_jax.models import alexnet
+from cfn_jax.models import trunk
 
 _GROUPS = {'conv1': 1, 'conv2': 2, 'conv3': 1, 'conv4': 2, 'conv5': 2}
 _SHAPES = {
@@ -45,9 +45,7 @@ def test_trunk_equals_caffe_in_every_geometry(golden):
   params = _golden_parameters()
   for geometry in geometries:
     order, stride, size = re.fullmatch(r'(\w+)_s(\d)_(\d+)', geometry).groups()
-    model = alexnet.AlexNet(
-      num_classes=2, order=order, stride=int(stride), fc6_features=8, fc7_features=8
-    )
+    model = trunk.Trunk(order=order, stride=int(stride))
     stages = jax.jit(lambda x, model=model: model.apply({'params': params}, x, method='stages'))(
       _golden_input(int(size))
     )
@@ -61,3 +59,26 @@ def test_trunk_equals_caffe_in_every_geometry(golden):
       assert difference < 1e-5, (geometry, blob, difference)
       norm = np.linalg.norm(ours.astype('f8'))
       assert abs(norm / golden[f'{geometry}/{blob}/norm'] - 1) < 1e-5, (geometry, blob)
+
+
+@pytest.mark.parametrize(
+  ('name', 'stride', 'shape'),
+  [('caffenet_s4_183x243', 4, (183, 243)), ('caffenet_s2_94x123', 2, (94, 123))],
+)
+def test_a_padded_trunk_equals_fast_rcnns(shared_root, name, stride, shape):
+  known = np.load(shared_root('golden/fast_rcnn_forward.npz'))
+  images = np.random.RandomState(100).uniform(0, 255, [2, 3, *shape]).astype('f4')
+  images -= np.array([102.9801, 115.9465, 122.7717], 'f4')[:, None, None]
+  model = trunk.Trunk(stride=stride, padding=5, pool_padding=1)
+  stages = jax.jit(lambda x: model.apply({'params': _golden_parameters()}, x, method='stages'))(
+    images.transpose(0, 2, 3, 1)
+  )
+  for blob in ('relu1', 'pool1', 'norm1', 'relu2', 'pool2', 'norm2', 'relu5'):
+    ours = np.asarray(stages[blob.replace('relu', 'conv')]).transpose(0, 3, 1, 2)
+    assert tuple(known[f'{name}/{blob}/shape']) == ours.shape
+    theirs = known[f'{name}/{blob}/every97']
+    difference = np.linalg.norm(ours.reshape(-1)[::97] - theirs) / np.linalg.norm(theirs)
+    assert difference < 1e-5, blob
+    assert np.linalg.norm(ours.astype('f8')) == pytest.approx(
+      known[f'{name}/{blob}/norm'], rel=1e-5
+    )

@@ -1,7 +1,9 @@
 """Layers against plain `lax`, against SciPy, and against Caffe's formulas in NumPy's float64."""
 
 import functools
+import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import scipy.signal
 from jax import lax
 
-from cfn_jax.models import alexnet, layers
+from cfn_jax.models import figures, layers
 
 # Per layer: input channels, features, kernel, padding, groups.
 FULL = {
@@ -151,12 +153,12 @@ def test_every_form_is_chosen_for_some_layer():
 
 
 def test_layer_adds_its_bias_and_keeps_its_parameters_in_float32():
-  initial = alexnet.Initial()
+  initial = figures.Initial()
   layer = layers.Convolution(
     features=8,
     kernel_px=3,
-    kernel_init=initial.kernel_init('conv2'),
-    bias_init=initial.bias_init('conv2'),
+    kernel_init=nn.initializers.normal(initial.std('conv2', ())),
+    bias_init=nn.initializers.constant(initial.bias('conv2')),
     padding=1,
     groups=2,
     dtype=jnp.bfloat16,
@@ -174,17 +176,23 @@ def test_layer_adds_its_bias_and_keeps_its_parameters_in_float32():
 # Max pooling.
 
 
-def caffe_pool(x, gradient=None):
+def caffe_pool(x, gradient=None, pad=0):
   """Caffe's loop over windows of 3 at stride 2, clipped to the image, and its gradient."""
   batch, height, width, channels = x.shape
-  oh, ow = -(-(height - 3) // 2) + 1, -(-(width - 3) // 2) + 1
-  y, back = np.zeros((batch, oh, ow, channels), x.dtype), np.zeros_like(x)
+
+  def pooled(size):
+    count = math.ceil((size + 2 * pad - 3) / 2) + 1
+    return count - 1 if pad and (count - 1) * 2 >= size + pad else count
+
+  shape = (batch, pooled(height), pooled(width), channels)
+  y, back = np.zeros(shape, x.dtype), np.zeros_like(x)
   for b, i, j, c in np.ndindex(y.shape):
-    window = x[b, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3, c]
+    top, left = max(0, 2 * i - pad), max(0, 2 * j - pad)
+    window = x[b, top : 2 * i - pad + 3, left : 2 * j - pad + 3, c]
     y[b, i, j, c] = window.max()
     if gradient is not None:
       di, dj = np.unravel_index(window.argmax(), window.shape)
-      back[b, 2 * i + di, 2 * j + dj, c] += gradient[b, i, j, c]
+      back[b, top + di, left + dj, c] += gradient[b, i, j, c]
   return y, back
 
 
@@ -194,28 +202,29 @@ def distinct(seed, *shape):
   return (values.reshape(shape) - values.size).astype(np.float32)
 
 
+@pytest.mark.parametrize('pad', [0, 1])
 @pytest.mark.parametrize('pool', [layers.max_pool, layers.reference_max_pool])
-def test_max_pool_equals_caffes_loop_in_values_and_gradients(pool):
+def test_max_pool_equals_caffes_loop_in_values_and_gradients(pool, pad):
   sizes = [(2, 2), (3, 14), (4, 13), (5, 12), (6, 11), (7, 10), (8, 9), (27, 2)]
   xs = [distinct(size[0], 1, *size, 2) for size in sizes]
-  gs = [normal(0, *caffe_pool(x)[0].shape) for x in xs]
+  gs = [normal(0, *caffe_pool(x, pad=pad)[0].shape) for x in xs]
 
   @jax.jit
   def run(xs, gs):
     results = []
     for x, g in zip(xs, gs):
-      y, pull = jax.vjp(pool, x)
+      y, pull = jax.vjp(functools.partial(pool, padding=pad), x)
       results.append((y, pull(g)[0]))
     return results
 
   for x, g, (y, back) in zip(xs, gs, run(xs, gs)):
-    expected, expected_back = caffe_pool(x, g)
+    expected, expected_back = caffe_pool(x, g, pad)
     assert y.shape == expected.shape and (y == expected).all()
     assert np.allclose(back, expected_back, rtol=1e-6, atol=1e-6)
 
 
 def test_pooled_sizes_round_up():
-  assert [layers.pooled_size(size) for size in (109, 55, 54, 33, 27, 16, 14, 13, 8, 7, 6, 4)] == [
+  assert [figures.pooled_size(size) for size in (109, 55, 54, 33, 27, 16, 14, 13, 8, 7, 6, 4)] == [
     *(54, 27, 27, 16, 13, 8, 7, 6, 4, 3, 3, 2)
   ]
 

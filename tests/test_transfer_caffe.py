@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import transfer_cases as cases
 
+from cfn_jax.models import figures, inputs
 from cfn_jax.transfer import (
   caffe,
   caffe_layers,
@@ -87,7 +88,7 @@ def _broken(what, weights, folder):
     fc6 = {**fc6, 'kernel': np.ascontiguousarray(rows)}
     weights = weights.replace(params={**weights.params, 'fc6': fc6})
   if what == 'bgr':
-    record = weights_lib.InputRecord('rgb', record.mean, record.scale)
+    record = inputs.InputRecord('rgb', record.mean, record.scale)
   model, prototxt = _save(weights, folder)
   if what == 'lrn':
     _edit(prototxt, 'alpha: 0.0001', 'alpha: 0.0005')  # not divided by the window
@@ -125,7 +126,7 @@ def test_a_photograph_gives_the_same_through_both_input_records(tmp_path, shared
   """RGB of unit variance here, BGR of 0..255 in Caffe: equal activations."""
   photograph = cv2.imread(str(shared_data('quirks/tiny_75x56.JPEG')))
   rgb = cv2.resize(photograph, (227, 227))[None, ..., ::-1]
-  weights = cases.draw(record=weights_lib.RECORDS['unit'])
+  weights = cases.draw(record=inputs.RECORDS['unit'])
   folded = surgery.fold_input(weights, 'caffe')
   model, prototxt = _save(folded, tmp_path)
   bgr = cv2.dnn.blobFromImage(cv2.resize(photograph, (227, 227)), mean=(104, 117, 123))
@@ -251,8 +252,8 @@ def test_the_form_before_2015_is_read_as_opencv_reads_it(tmp_path):
     settings = wire.encode_number(1, arrays[f'{name}.bias'].size)
     if is_convolution:
       for field, value in (
-        (3, weights_lib.PADDINGS[index]),
-        (4, weights_lib.KERNELS_PX[index]),
+        (3, figures.PADDINGS[index]),
+        (4, figures.KERNELS_PX[index]),
         (5, weights.groups[index]),
         (6, 1 if index else 4),
       ):
@@ -284,7 +285,7 @@ def test_the_form_before_2015_is_read_as_opencv_reads_it(tmp_path):
 
 
 def _convolution(layer, arrays, index, bottom, *, stride=1, pad=0, group=1):
-  settings = [(1, arrays[f'{layer}.bias'].size), (4, weights_lib.KERNELS_PX[index])]
+  settings = [(1, arrays[f'{layer}.bias'].size), (4, figures.KERNELS_PX[index])]
   settings += [(3, pad), (5, group), (6, stride)]
   encoded = b''.join(wire.encode_number(*each) for each in settings)
   blobs = [_blob(arrays[f'{layer}.{kind}']) for kind in ('weight', 'bias')]
@@ -331,7 +332,7 @@ def test_batch_norm_and_scale_are_folded(tmp_path, eps):
   network = networks.make_network(loaded)
   ours = np.maximum(
     np.asarray(
-      network.apply({'params': loaded.params}, prepared, method=lambda module, x: module.conv1(x))
+      network.trunk.apply({'params': loaded.params}, prepared, method=lambda m, x: m.conv1(x))
     ),
     0,
   ).transpose(0, 3, 1, 2)
@@ -364,7 +365,7 @@ def test_a_network_without_groups_with_padding_norms_and_a_head_over_two_images(
     return _layer(f'bn{name[-1]}', 'BatchNorm', bottom, bottom, blobs)
 
   for index, name in enumerate(weights_lib.CONVOLUTIONS):
-    pad, stride = (weights_lib.PADDINGS[index], 1) if index else (5, 4)
+    pad, stride = (figures.PADDINGS[index], 1) if index else (5, 4)
     pieces.append(_convolution(name, arrays, index, blob, stride=stride, pad=pad))
     pieces += [norm(name, name)] if index >= 2 else []
     pieces.append(_layer(f'relu{index + 1}', 'ReLU', name, name))
@@ -409,7 +410,7 @@ def _siamese(weights, *, changed=''):
     }
     blob = f'data_{column}'
     for index, name in enumerate(weights_lib.CONVOLUTIONS):
-      pad, group = weights_lib.PADDINGS[index], weights.groups[index]
+      pad, group = figures.PADDINGS[index], weights.groups[index]
       stride = 1 if index else weights.stride
       layer = name + end
       pieces.append(_convolution(layer, ours, index, blob, stride=stride, pad=pad, group=group))
@@ -446,7 +447,7 @@ def test_the_siamese_network_of_the_authors_is_read_whole(tmp_path):
   wanted = bgr - bgr.mean((1, 2), keepdims=True)  # their code: 0..255, the mean of each channel off
   np.testing.assert_allclose(found.input.prepare(tiles), wanted, atol=1e-4)
   told = files.load_weights(path, assumed=files.Assumed(input='caffe'))
-  assert told.input == weights_lib.RECORDS['caffe'] and not told.origin.get('notes')
+  assert told.input == inputs.RECORDS['caffe'] and not told.origin.get('notes')
   for changed in ('conv4_s7', 'fc6_s2'):
     path.write_bytes(_siamese(weights, changed=changed))
     with pytest.raises(weights_lib.WeightsError, match=f'_s1 and {changed} differ: copies'):

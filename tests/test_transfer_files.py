@@ -17,6 +17,7 @@ from safetensors import numpy as reference
 from safetensors import torch as torch_reference
 
 from cfn_jax import places
+from cfn_jax.models import inputs
 from cfn_jax.training import checkpoint, devices
 from cfn_jax.transfer import arrays, cards, checkpoints, export, files, layouts
 from cfn_jax.transfer import weights as weights_lib
@@ -92,7 +93,7 @@ def test_a_checkpoint_of_eight_devices_is_read_on_one(run, tmp_path):
 def test_a_checkpoint_says_how_its_network_is_fed(run):
   loaded = files.load_weights(run[0])
   assert (loaded.kind, loaded.order, loaded.stride, loaded.tiles()) == ('cfn', 'alexnet', 2, 9)
-  record = weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (50.0,) * 3, 'tile', 58.0)
+  record = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (50.0,) * 3, 'tile', 58.0)
   assert loaded.input == record
   assert loaded.origin['metrics'] == {'val_accuracy': 0.2}
   assert loaded.origin['fingerprint'] == {'seed': 0}
@@ -353,10 +354,10 @@ def test_values_that_are_not_finite_are_counted(tmp_path):
 
 
 def test_a_card_counts_only_for_its_own_file(tmp_path):
-  weights = cases.draw(order='alexnet', stride=2, record=weights_lib.RECORDS['unit'])
+  weights = cases.draw(order='alexnet', stride=2, record=inputs.RECORDS['unit'])
   export.save_folder(weights, tmp_path / 'out', 'caffe')
   path = tmp_path / 'out' / 'model.caffemodel'
-  assert files.load_weights(path).input == weights_lib.RECORDS['unit']
+  assert files.load_weights(path).input == inputs.RECORDS['unit']
   data = bytearray(path.read_bytes())
   data[5000] ^= 1  # in the middle of an array
   path.write_bytes(data)
@@ -364,7 +365,7 @@ def test_a_card_counts_only_for_its_own_file(tmp_path):
     files.load_weights(path)
   path.rename(tmp_path / 'alone.caffemodel')
   alone = files.load_weights(tmp_path / 'alone.caffemodel')
-  assert alone.input == weights_lib.RECORDS['caffe'] and alone.order == 'alexnet'
+  assert alone.input == inputs.RECORDS['caffe'] and alone.order == 'alexnet'
 
 
 def test_a_card_tells_the_network_its_input_its_origin_and_the_digests(run, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import transfer_cases as cases
 
+from cfn_jax.models import inputs
 from cfn_jax.transfer import export, files, layouts, pytorch, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -82,7 +83,7 @@ def test_pytorch_gives_every_layer_of_an_exported_alexnet(torch, tmp_path, order
 def test_pytorch_gives_the_logits_of_an_exported_cfn(torch, tmp_path, normalization):
   mean, std = (120.0, 110.0, 100.0), 58.0
   factor = 50.0 if normalization else 50.0 / std
-  record = weights_lib.InputRecord('rgb', mean, (factor,) * 3, normalization, std)
+  record = inputs.InputRecord('rgb', mean, (factor,) * 3, normalization, std)
   weights = cases.draw(kind='cfn', stride=2, side=3, record=record)
   export.save_folder(weights, tmp_path / 'out', 'pytorch')
   module = _load_module(tmp_path / 'out' / 'cfn.py')
@@ -158,7 +159,7 @@ def test_a_photograph_gives_the_same_as_here(torch, tmp_path, shared_data):
   photograph = cv2.imread(str(shared_data('quirks/tiny_75x56.JPEG')))
   rgb = np.ascontiguousarray(cv2.resize(photograph, (227, 227))[None, ..., ::-1])
   for name in ('caffe', 'imagenet'):
-    weights = surgery.fold_input(cases.draw(kind='trunk', record=weights_lib.RECORDS['unit']), name)
+    weights = surgery.fold_input(cases.draw(kind='trunk', record=inputs.RECORDS['unit']), name)
     export.save_folder(weights, tmp_path / name, 'pytorch')
     module = _load_module(tmp_path / name / 'alexnet.py')
     network = module.load(tmp_path / name / 'model.pth')
@@ -170,7 +171,7 @@ def test_a_photograph_gives_the_same_as_here(torch, tmp_path, shared_data):
 
 
 def test_a_state_dict_survives_bit_for_bit(torch, tmp_path):
-  weights = cases.draw(record=weights_lib.RECORDS['imagenet'])
+  weights = cases.draw(record=inputs.RECORDS['imagenet'])
   export.save_folder(weights, tmp_path / 'out', 'pytorch')
   loaded = torch.load(tmp_path / 'out' / 'model.pth', weights_only=True)
   assert list(loaded) == [f'{n}.{k}' for n in weights_lib.LAYERS for k in ('weight', 'bias')]
@@ -197,7 +198,7 @@ def test_prefixes_and_wrappers_are_looked_through(torch, tmp_path):
   asked = files.Assumed(input='caffe', order='alexnet', stride=2)
   told = files.load_weights(path, assumed=asked)
   assert (told.order, told.stride) == ('alexnet', 2)
-  assert told.input == weights_lib.RECORDS['caffe']
+  assert told.input == inputs.RECORDS['caffe']
 
 
 # The names of the port of the paper's code, by the block that holds a layer.
@@ -233,7 +234,7 @@ def test_a_cfn_of_the_port_is_read_whole(torch, tmp_path, copies):
   found = loaded.input.prepare(tiles)
   np.testing.assert_allclose(found, x.numpy().transpose(0, 2, 3, 1), atol=1e-5)
   told = files.load_weights(path, assumed=files.Assumed(input='imagenet'))
-  assert told.input == weights_lib.RECORDS['imagenet'] and not told.origin.get('notes')
+  assert told.input == inputs.RECORDS['imagenet'] and not told.origin.get('notes')
 
 
 def test_the_authors_names_in_a_state_dict_are_fed_as_theirs(torch, tmp_path):
@@ -244,7 +245,7 @@ def test_the_authors_names_in_a_state_dict_are_fed_as_theirs(torch, tmp_path):
   rows = plain['fc7.weight'].shape[1] // 9
   plain['fc7.weight'] = plain['fc7.weight'][:, : 2 * rows].clone()  # a network of pairs of images
   torch.save(plain, tmp_path / 'w.pth')
-  assert files.load_weights(tmp_path / 'w.pth').input == weights_lib.RECORDS['imagenet']
+  assert files.load_weights(tmp_path / 'w.pth').input == inputs.RECORDS['imagenet']
 
 
 def test_copies_that_do_not_share_their_weights_are_refused():

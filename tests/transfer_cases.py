@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cfn_jax.models import alexnet
+from cfn_jax.models import figures, inputs
 from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
 
@@ -22,15 +22,15 @@ def draw(
   side=6,
   features=24,
   outputs=10,
-  record=weights_lib.RECORDS['caffe'],
+  record=inputs.RECORDS['caffe'],
   seed=0,
 ):
   """Draws weights whose activations keep their size, so that LRN and biases matter."""
   rng = np.random.default_rng(seed)
-  channels = [alexnet.scaled(count, width) for count in (96, 256, 384, 384, 256)]
+  channels = [figures.scaled(count, width) for count in (96, 256, 384, 384, 256)]
   params, before = {}, 3
   for index, (name, count) in enumerate(zip(weights_lib.CONVOLUTIONS, channels)):
-    kernel_px = weights_lib.KERNELS_PX[index]
+    kernel_px = figures.KERNELS_PX[index]
     params[name] = _layer(rng, (kernel_px, kernel_px, before // groups[index], count))
     before = count
   tiles = 9 if kind == 'cfn' else 1

@@ -16,7 +16,7 @@ from cfn_jax.data import record
 from cfn_jax.evaluation import identity, runs, tables, trunks
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
-from cfn_jax.models import alexnet
+from cfn_jax.models import figures, inputs
 from cfn_jax.training import optimizer
 from cfn_jax.transfer import cards, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -47,10 +47,10 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   pretext = pretexts.open_pretext(config)
   trunk = trunks.open_trunk(config)
   weights = trunk.weights
-  model = pretext.model.clone(
+  own = pretext.model.trunk.clone(
     order=weights.order, groups=weights.groups, width=trunk.width, padding=weights.padding
   )
-  pretext = dataclasses.replace(pretext, model=model)
+  pretext = dataclasses.replace(pretext, model=pretext.model.clone(trunk=own))
   made = [make_run(config, pretext, trunk, k) for k in layers]
   if config.baseline:
     made.append(_finish(config, pretext, REFERENCE, {}))
@@ -74,13 +74,13 @@ def make_run(
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
   fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
   drawn = config.model.init
-  if not alexnet.fits(drawn, fed.contrast()):
+  if not figures.fits(drawn, fed.contrast()):
     raise ValueError(
       f"model.init = '{drawn}' draws the layers above for inputs of another scale: "
       f'{trunk.label()} is fed a standard deviation of {fed.contrast():.3g}, which goes with '
       + ("'caffe'" if drawn == 'he' else "'he'")
     )
-  pretext = dataclasses.replace(pretext, normalization=make_normalization(fed))
+  pretext = dataclasses.replace(pretext, input=fed)
   weights = surgery.fold_input(weights, to=fed)
   locked = CONVOLUTIONS[:k]
   surgery.merge(pretext.shapes(), weights.params, locked)  # raises what does not fit
@@ -113,7 +113,7 @@ def _finish(
   label: str = 'nothing loaded, nothing locked',
 ) -> runs.Run:
   task, source = jigsaw_task.make_task(config, pretext), pretext.validation.source
-  network = pretext.describe()
+  network, own = pretext.describe(), pretext.model.trunk
   task = dataclasses.replace(
     task,
     init=init or task.init,
@@ -123,7 +123,7 @@ def _finish(
       **identity.describe_training(config),
       'training images': record.identify(pretext.training.source),
       'validation images': record.identify(source),
-      'network': network | {'groups': list(pretext.model.groups), 'width': pretext.model.width},
+      'network': network | {'groups': list(own.groups), 'width': own.width},
       **fingerprint,
     },
     summary=[('run', label), *task.summary],
@@ -132,9 +132,7 @@ def _finish(
   return runs.Run(name, task, task.evaluations['val'], {'test images shown': shown})
 
 
-def find_record(
-  learned: weights_lib.InputRecord, *, tiles: str, std: float
-) -> weights_lib.InputRecord:
+def find_record(learned: inputs.InputRecord, *, tiles: str, std: float) -> inputs.InputRecord:
   """Returns how tiles are prepared for locked layers: RGB, one scale for all channels.
 
   Layers that learned on normalised tiles get those. Others learned on whole images prepared by
@@ -152,13 +150,7 @@ def find_record(
   scale, kind, own_std = float(np.mean(learned.scale)), learned.normalization, learned.std
   if not kind and tiles == 'normalised':
     scale, kind, own_std = scale * std, 'tile', std
-  return weights_lib.InputRecord('rgb', (red, green, blue), (scale,) * 3, kind, own_std)
-
-
-def make_normalization(record: weights_lib.InputRecord) -> pretexts.Normalization:
-  """Makes what prepares tiles by a record of `find_record`."""
-  std = record.std if record.normalization else 1.0
-  return pretexts.Normalization(record.normalization or 'global', record.scale[0], record.mean, std)
+  return inputs.InputRecord('rgb', (red, green, blue), (scale,) * 3, kind, own_std)
 
 
 def show(figures: Mapping[str, runs.Figures], label: str, layers: tuple[int, ...]) -> None:

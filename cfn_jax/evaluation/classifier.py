@@ -10,15 +10,17 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
 import optax
 
 from cfn_jax.data import bad_images, pipeline
-from cfn_jax.evaluation import identity, inputs, labelled, scores, views
+from cfn_jax.evaluation import identity, labelled, scores, views
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, figures, inputs
+from cfn_jax.models import trunk as trunks
 from cfn_jax.training import checkpoint, metrics, optimizer
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import surgery
@@ -27,11 +29,18 @@ from cfn_jax.transfer import weights as weights_lib
 Params = dict[str, Any]
 
 
-class Pool5Linear(alexnet.AlexNet):
-  """A linear classifier on pool5: images `[B, H, W, C]` to logits `[B, K]`; no fc6, no fc7."""
+class Pool5Linear(nn.Module):
+  """A linear classifier on pool5: images `[B, H, W, C]` to logits `[B, K]`."""
+
+  num_classes: int
+  trunk: trunks.Trunk
+
+  def setup(self) -> None:
+    nn.share_scope(self, self.trunk)  # parameters stay flat: params['conv1']
+    self.fc8 = trunks.dense(self.trunk, 'fc8', self.num_classes, jnp.float32)
 
   def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-    return self.fc8(alexnet.pool5(self, images, remat=self.remat).astype(jnp.float32))
+    return self.fc8(self.trunk(images).astype(jnp.float32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +64,10 @@ class Classifier:
 
   network: Any
   view_px: int
-  record: weights_lib.InputRecord
+  record: inputs.InputRecord
   class_names: tuple[str, ...]
   several: bool
-  initial: alexnet.Initial
+  initial: figures.Initial
   fc_init: str = ''
   given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   loaded: tuple[str, ...] = ()
@@ -86,7 +95,7 @@ class Classifier:
       ('model.init', self.initial.init, drawn - connected),
       ('model.fc_init', self.fc_init, connected),
     ):
-      if layers and not self.rescale and not alexnet.fits(init, contrast):
+      if layers and not self.rescale and not figures.fits(init, contrast):
         raise ValueError(
           f"{field} = '{init}' draws {surgery.name_layers(sorted(layers))} for inputs of another "
           f'scale: images are prepared to a standard deviation of {contrast:.3g}, which goes with '
@@ -111,7 +120,7 @@ class Classifier:
       batch, side = images.shape[0], self.view_px // self.grid
       images = images.reshape(batch, self.grid, side, self.grid, side, 3)
       images = images.swapaxes(2, 3).reshape(batch, -1, side, side, 3)  # [B, T, h, w, 3]
-    return inputs.prepare(images, self.record)
+    return self.record.prepare(images)
 
   def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
     """Gives logits `[B, K]` of views uint8 `[B, px, px, 3]`; with a key, dropout is on."""
@@ -133,9 +142,9 @@ class Classifier:
   def describe(self) -> dict[str, Any]:
     """Gives what a checkpoint says of the network, for transfer/."""
     return {
-      'order': self.network.order,
-      'stride': self.network.stride,
-      'padding': self.network.padding,
+      'order': self.network.trunk.order,
+      'stride': self.network.trunk.stride,
+      'padding': self.network.trunk.padding,
       'input': self.record.to_json(),
     }
 
@@ -143,7 +152,7 @@ class Classifier:
     """Gives all that training depends on besides images and config, as plain values."""
     shapes = checkpoint.flatten(self.shapes())
     return {
-      'network': self.describe() | {'groups': list(self.network.groups)},
+      'network': self.describe() | {'groups': list(self.network.trunk.groups)},
       'shapes': {name: list(array.shape) for name, array in shapes.items()},
       'loaded': {name: identity.hash_arrays({name: self.given[name]}) for name in self.loaded},
       'locked': ', '.join(self.locked),
@@ -239,7 +248,7 @@ def make_task(
       ('run', run),
       ('training', reader.source.description),
       ('test', data.testing.reader.source.description),
-      ('network', f'{count:,} parameters, stride {classifier.network.stride}'),
+      ('network', f'{count:,} parameters, stride {classifier.network.trunk.stride}'),
     ],
     chance_loss=classes * math.log(2) if classifier.several else math.log(classes),
     record=record,

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cfn_jax.evaluation import feature_cache, identity, inputs, pooling, trunks
-from cfn_jax.models import alexnet, cfn
+from cfn_jax.evaluation import feature_cache, identity, pooling, trunks
+from cfn_jax.models import alexnet, cfn, figures, inputs
 from cfn_jax.training import devices, stopping
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import geometry, networks, surgery
+from cfn_jax.transfer import geometry, networks
 from cfn_jax.transfer import weights as weights_lib
 
 MAPS = (*weights_lib.CONVOLUTIONS, 'pool5')
@@ -62,7 +62,7 @@ class Extractor:
     tiled = self.weights.kind == 'cfn'
     if set(self.layers) - set(() if not tiled else CONNECTED):
       network = networks.make_network(self.placed)
-      prepared = inputs.prepare(views, self.placed.input)
+      prepared = self.placed.input.prepare(views)
       trunk = {name: params[name] for name in weights_lib.CONVOLUTIONS}
       stages: Any = network.apply({'params': trunk}, prepared, method='stages')
       for name in MAPS:
@@ -89,7 +89,7 @@ class Extractor:
     network = networks.make_network(self.weights)
     assert isinstance(network, cfn.Cfn)
     own = {name: params[name] for name in (*weights_lib.CONVOLUTIONS, 'fc6')}
-    prepared = inputs.prepare(tiles, self.weights.input)
+    prepared = self.weights.input.prepare(tiles)
     features: Any = network.apply({'params': own}, prepared, method='features')  # [B, T, D]
     return jnp.asarray(features.reshape(len(views), -1))
 
@@ -139,7 +139,7 @@ def make_extractor(
   if dimensions < 1:
     raise ValueError(f'features.dimensions = {dimensions}: at least 1')
   placed = trunks.place_trunk(trunk, stride=stride)
-  alexnet.check_input_size(view_px + 2 * placed.padding, stride)
+  figures.check_input_size(view_px + 2 * placed.padding, stride)
   weights = trunk.weights
   needed = CONNECTED[
     : max((CONNECTED.index(each) + 1 for each in layers if each in CONNECTED), default=0)
@@ -159,7 +159,7 @@ def make_extractor(
         f'{grid * tile} px'
       )
   elif needed:
-    side = surgery.geometry.pool5_side(view_px, stride=stride, padding=weights.padding)
+    side = figures.map_sides(view_px, stride=stride, padding=weights.padding)['pool5']
     if side != weights.pool5_side():
       raise weights_lib.WeightsError(
         f'{trunk.name}: fc6 is for a pool5 of side {weights.pool5_side()}, views of {view_px} px '
@@ -175,13 +175,13 @@ def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
   connected = {name: weights.params[name] for name in CONNECTED if name in weights.params}
   if not connected:
     return drawn
-  initial = alexnet.Initial(init, weights.order)
+  initial = figures.Initial(init, weights.order)
   params = {**drawn.weights.params, **alexnet.draw_parameters(connected, initial, seed=seed)}
   record = drawn.weights.input
   if weights.kind == 'cfn':  # its tiles are normalised one by one; over all of them it is the same
     std = 58.0
     red, green, blue = (each * std for each in record.scale)
-    record = weights_lib.InputRecord('rgb', record.mean, (red, green, blue), 'tile', std)
+    record = inputs.InputRecord('rgb', record.mean, (red, green, blue), 'tile', std)
   made = weights_lib.make_weights(
     params,
     order=weights.order,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks, views
-from cfn_jax.models import alexnet
+from cfn_jax.models import figures
 from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
 
@@ -68,21 +68,22 @@ def make_run(
   """Builds the run that locks conv1 .. convK."""
   model, view, test = config.model, config.views, config.test
   placed = trunks.place_trunk(trunk, stride=model.stride)
-  alexnet.check_input_size(view.view_px + 2 * placed.padding, model.stride)
+  figures.check_input_size(view.view_px + 2 * placed.padding, model.stride)
   locked = CONVOLUTIONS[:k]
   network = networks.make_network(
     placed,
     num_classes=len(data.class_names),
     dropout=model.dropout,
     dtype=jnp.dtype(config.compute_dtype),
-  ).clone(fc6_features=model.fc6_features, fc7_features=model.fc7_features, remat=config.remat)
+    remat=config.remat,
+  ).clone(fc6_features=model.fc6_features, fc7_features=model.fc7_features)
   made = classifier.Classifier(
     network=network,
     view_px=view.view_px,
     record=placed.input,
     class_names=data.class_names,
     several=False,
-    initial=alexnet.Initial(model.init, placed.order),
+    initial=figures.Initial(model.init, placed.order),
     given=placed.params,
     loaded=locked,
     locked=locked,

@@ -20,7 +20,6 @@ from cfn_jax.evaluation import (
   feature_cache,
   features,
   identity,
-  inputs,
   linear_task,
   probing,
   runs,
@@ -38,7 +37,7 @@ LAYER = 'fc6'
 def see_tiles(weights: weights_lib.Weights, params: Any, tiles: jax.Array) -> jax.Array:
   """Gives fc6 `[B, T, D]` of tiles uint8 `[B, T, h, w, 3]`, under parameters of the CFN."""
   network = networks.make_network(weights, dropout=0.0)
-  prepared = inputs.prepare(tiles, weights.input)
+  prepared = weights.input.prepare(tiles)
   found: Any = network.apply({'params': params}, prepared, method='features')
   return jnp.asarray(found)
 

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
-from cfn_jax.models import alexnet, cfn
-from cfn_jax.transfer import weights as weights_lib
+from cfn_jax.models import alexnet, cfn, figures, inputs, trunk
 
 PAPER = {'cfn': 57.1, 'alexnet': 57.4}
 CROPS = ('whole', 'random')
@@ -86,22 +85,24 @@ def make_classifier(
   """
   model, view = config.model, config.views
   fields: dict[str, Any] = {
-    'order': model.order,
-    'init_name': model.init,
-    'stride': model.stride,
-    'width': model.width,
+    'trunk': trunk.Trunk(
+      order=model.order,
+      init_name=model.init,
+      stride=model.stride,
+      width=model.width,
+      dtype=jnp.dtype(config.compute_dtype),
+      remat=config.remat,
+    ),
     'fc6_features': model.fc6_features,
     'fc7_features': model.fc7_features,
     'dropout': model.dropout,
-    'dtype': jnp.dtype(config.compute_dtype),
-    'remat': config.remat,
   }
   if model.name not in PAPER:
     raise ValueError(f"model.name = '{model.name}' is unknown: one of {', '.join(PAPER)}")
   grid = model.grid if model.name == 'cfn' else 0
   if grid and (grid < 1 or view.view_px % grid):
     raise ValueError(f'views.view_px = {view.view_px} is no grid of model.grid = {grid} tiles')
-  alexnet.check_input_size(view.view_px // max(1, grid), model.stride)
+  figures.check_input_size(view.view_px // max(1, grid), model.stride)
   network = (
     cfn.Cfn(num_permutations=len(class_names), **fields)
     if grid
@@ -113,12 +114,12 @@ def make_classifier(
     record=make_record(config),
     class_names=class_names,
     several=False,
-    initial=alexnet.Initial(model.init, model.order),
+    initial=figures.Initial(model.init, model.order),
     grid=grid,
   )
 
 
-def make_record(config: ml_collections.ConfigDict) -> weights_lib.InputRecord:
+def make_record(config: ml_collections.ConfigDict) -> inputs.InputRecord:
   """Reads how views, or tiles, become the input.
 
   Raises:
@@ -133,7 +134,7 @@ def make_record(config: ml_collections.ConfigDict) -> weights_lib.InputRecord:
     raise ValueError(f'input.mean = {i.mean}, input.std = {i.std}: three numbers, and more than 0')
   scale = i.scale / i.std if fixed else i.scale
   red, green, blue = i.mean
-  return weights_lib.InputRecord(
+  return inputs.InputRecord(
     'rgb', (red, green, blue), (scale, scale, scale), '' if fixed else i.normalization, i.std
   )
 

@@ -22,7 +22,6 @@ from cfn_jax.data import pipeline
 from cfn_jax.evaluation import (
   features,
   identity,
-  inputs,
   linear_task,
   positions,
   runs,
@@ -160,7 +159,7 @@ def make_evaluation(
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     tiles, label = batch['tiles'], batch['label']
     truth = jnp.asarray(shown, jnp.int32)[label]  # [B, k, T]
-    prepared = inputs.prepare(tiles, weights.input)
+    prepared = weights.input.prepare(tiles)
     logits: Any = network.apply({'params': params['network']}, prepared, truth)  # [B, k, N]
     share = jax.nn.softmax(logits[..., : len(every)])  # fc8 may have more outputs
     chances = jnp.einsum('bkn,nij->bkij', share, every, precision='highest')

@@ -17,7 +17,7 @@ from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, figures
 from cfn_jax.transfer import files
 from cfn_jax.transfer import weights as weights_lib
 
@@ -88,7 +88,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
   }
   started = {'pretrained': weights}
   if config.baseline:
-    initial = alexnet.Initial(own.model.init, weights.order)
+    initial = figures.Initial(own.model.init, weights.order)
     drawn = alexnet.draw_parameters(weights.params, initial, seed=config.seed)
     started['random'] = weights.replace(params=drawn)
   outside = draw_outside(permutations, config.solve.outside_permutations, seed=config.seed)

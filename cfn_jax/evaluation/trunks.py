@@ -11,7 +11,8 @@ from typing import Any
 import ml_collections
 
 from cfn_jax.evaluation import identity
-from cfn_jax.models import alexnet
+from cfn_jax.models import alexnet, figures, inputs
+from cfn_jax.models import trunk as trunk_lib
 from cfn_jax.transfer import files, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -19,8 +20,8 @@ RANDOM = 'random'
 PRETRAINED, BASELINE = 'pretrained', RANDOM  # runs that are compared
 # What networks drawn at random are fed: Caffe's weights expect tens, He's the unit variance.
 RECORDS = {
-  'caffe': weights_lib.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0)),
-  'he': weights_lib.RECORDS['unit'],
+  'caffe': inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0)),
+  'he': inputs.RECORDS['unit'],
 }
 
 
@@ -74,13 +75,11 @@ def draw_trunk(
   Raises:
     ValueError: an unknown `init` or `order`.
   """
-  initial = alexnet.Initial(init, like.order if like else order)
+  initial = figures.Initial(init, like.order if like else order)
   if like:
     shapes: Any = {name: like.params[name] for name in weights_lib.CONVOLUTIONS}
   else:
-    network = alexnet.AlexNet(num_classes=1, fc6_features=8, fc7_features=8, width=width)
-    found = alexnet.parameter_shapes(network, (1, 227, 227, 3))
-    shapes = {name: found[name] for name in weights_lib.CONVOLUTIONS}
+    shapes = alexnet.parameter_shapes(trunk_lib.Trunk(width=width), (1, 227, 227, 3))
   params = alexnet.draw_parameters(shapes, initial, seed=seed)
   weights = weights_lib.make_weights(
     params,

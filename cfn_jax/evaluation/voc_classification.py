@@ -23,8 +23,8 @@ from cfn_jax.evaluation import (
   trunks,
   views,
 )
-from cfn_jax.models import alexnet
-from cfn_jax.transfer import geometry, networks, surgery
+from cfn_jax.models import figures
+from cfn_jax.transfer import networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 # Mean average precision on VOC2007, everything trained.
@@ -120,7 +120,7 @@ def make_classifier(
   """
   model, px = config.model, config.views.view_px
   placed = trunks.place_trunk(trunk, stride=model.stride)
-  alexnet.check_input_size(px + 2 * placed.padding, model.stride)
+  figures.check_input_size(px + 2 * placed.padding, model.stride)
   params = dict(placed.params)
   params |= find_connected(trunk.weights, px=px, stride=model.stride)
   if config.trained == 'fc8' and not drawn and 'fc7' not in params:
@@ -134,16 +134,15 @@ def make_classifier(
     else model[f'{name}_features']
     for name in ('fc6', 'fc7')
   }
-  network = networks.make_network(
+  network: Any = networks.make_network(
     placed,
     num_classes=len(data.class_names),
     dropout=model.dropout,
     dtype=jnp.dtype(config.compute_dtype),
-  ).clone(remat=config.remat, **features)
+    remat=config.remat,
+  ).clone(**features)
   if config.trained == 'pool5':
-    fields = {each.name: getattr(network, each.name) for each in dataclasses.fields(network)}
-    del fields['name'], fields['parent']
-    network = classifier.Pool5Linear(**fields)
+    network = classifier.Pool5Linear(len(data.class_names), network.trunk)
     params = placed.params
   # What was drawn at random is fresh: magic_init draws it anew.
   fresh = drawn and config.magic_init
@@ -154,7 +153,7 @@ def make_classifier(
     record=placed.input,
     class_names=data.class_names,
     several=True,
-    initial=alexnet.Initial(model.init, placed.order),
+    initial=figures.Initial(model.init, placed.order),
     fc_init=model.fc_init,
     given=params,
     loaded=loaded,
@@ -173,7 +172,7 @@ def find_connected(
   """Gives fc6 and fc7 of an AlexNet that saw images of this size; {} where there are none."""
   if weights.kind != 'alexnet' or 'fc7' not in weights.params:
     return {}
-  side = geometry.pool5_side(px, stride=stride, padding=weights.padding)
+  side = figures.map_sides(px, stride=stride, padding=weights.padding)['pool5']
   if weights.pool5_side() != side:
     return {}
   return {name: weights.params[name] for name in ('fc6', 'fc7')}

@@ -32,7 +32,7 @@ def load_initial(
     merged, report = surgery.merge(params, weights.params, layers)
   except weights_lib.WeightsError as error:
     raise weights_lib.WeightsError(f'init_from = {path}: {error}') from error
-  order = pretext.model.order
+  order = pretext.model.trunk.order
   note = '' if weights.order == order else f'; they were trained as {weights.order}, not {order}'
   return merged, f'{report}{note}'
 

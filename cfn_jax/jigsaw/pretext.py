@@ -15,79 +15,40 @@ import numpy as np
 from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
-from cfn_jax.models import alexnet, cfn
+from cfn_jax.models import alexnet, cfn, figures, inputs, trunk
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import weights as weights_lib
 
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
 
 
-@dataclasses.dataclass(frozen=True)
-class Normalization:
-  """How tiles uint8 `[..., h, w, 3]` become the network's input, on the device.
-
-  Attributes:
-    kind: `tile`: mean and std of each tile over pixels and channels; `channel`: of each channel of
-      each tile; `mean`: each channel's mean, and one fixed std; `global`: fixed mean and std.
-    scale: the normalised tile is multiplied by this.
-    global_mean, global_std: of pixel values 0..255, RGB.
-  """
-
-  kind: str
-  scale: float
-  global_mean: tuple[float, float, float]
-  global_std: float
-
-  def __post_init__(self) -> None:
-    if self.kind not in NORMALIZATIONS:
-      raise ValueError(
-        f"puzzle.normalization = '{self.kind}' is unknown: one of {', '.join(NORMALIZATIONS)}"
-      )
-    if len(self.global_mean) != 3:
-      raise ValueError(f'puzzle.global_mean = {self.global_mean}: three numbers, R, G and B')
-    if self.global_std <= 0:
-      raise ValueError(f'puzzle.global_std = {self.global_std}: more than 0')
-    if self.scale <= 0:
-      raise ValueError(f'puzzle.tile_scale = {self.scale}: more than 0')
-
-  def __call__(self, tiles: jax.Array | np.ndarray) -> jax.Array:
-    """Normalises to float32; a flat tile becomes zeros."""
-    x = jnp.asarray(tiles, jnp.float32)
-    if self.kind == 'global':
-      mean = jnp.asarray(self.global_mean, jnp.float32)
-    else:
-      mean = x.mean((-3, -2, -1) if self.kind == 'tile' else (-3, -2), keepdims=True)
-    if self.kind in ('global', 'mean'):
-      return (x - mean) * (self.scale / self.global_std)
-    variance = jnp.square(x - mean).mean(
-      (-3, -2, -1) if self.kind == 'tile' else (-3, -2), keepdims=True
-    )
-    # One value of a tile that differs by 1 gives more than this, the rounding of a flat one less.
-    flat = variance < 1e-6
-    return jnp.where(flat, 0, (x - mean) * jax.lax.rsqrt(jnp.where(flat, 1, variance))) * self.scale
-
-
-def make_normalization(config: ml_collections.ConfigDict) -> Normalization:
-  """Reads how tiles are normalised; the scale must go with the initial weights.
+def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
+  """Reads how tiles are prepared; the scale must go with the initial weights.
 
   Raises:
-    ValueError: Caffe's initial weights see almost nothing at scale 1 (the loss stays at ln N),
-      He's at scale 50 start at a loss of a hundred.
+    ValueError: figures that no record has; Caffe's initial weights see almost nothing at scale 1
+      (the loss stays at ln N), He's at scale 50 start at a loss of a hundred.
   """
   # Deviation: scale of normalised tiles: the paper names none; Caffe's initial weights and LRN
   # expect values of tens, so its variants multiply by 50 as the authors' later code does.
-  scale, init = config.puzzle.tile_scale, config.model.init
-  if init in alexnet.INITS and not alexnet.fits(init, scale):
+  z, init = config.puzzle, config.model.init
+  kind, scale, std = z.normalization, z.tile_scale, z.global_std
+  checks = (
+    (kind in NORMALIZATIONS, f"normalization = '{kind}' is unknown: {', '.join(NORMALIZATIONS)}"),
+    (len(z.global_mean) == 3, f'global_mean = {z.global_mean}: three numbers, R, G and B'),
+    (std > 0, f'global_std = {std}: more than 0'),
+    (scale > 0, f'tile_scale = {scale}: more than 0'),
+  )
+  for holds, message in checks:
+    if not holds:
+      raise ValueError(f'puzzle.{message}')
+  if init in figures.INITS and not figures.fits(init, scale):
     wanted = 'near 50' if init == 'caffe' else 'near 1'
     raise ValueError(
       f"puzzle.tile_scale = {scale} does not go with model.init = '{init}': it needs one {wanted}"
     )
-  return Normalization(
-    kind=config.puzzle.normalization,
-    scale=scale,
-    global_mean=tuple(config.puzzle.global_mean),
-    global_std=config.puzzle.global_std,
-  )
+  if kind == 'global':
+    return inputs.InputRecord('rgb', tuple(z.global_mean), (scale / std,) * 3)
+  return inputs.InputRecord('rgb', tuple(z.global_mean), (scale,) * 3, kind, std)
 
 
 def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
@@ -156,20 +117,22 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.
       f'model.fc8_features = {c.fc8_features}: at least the {num_permutations} permutations, or 0 '
       'for one output each'
     )
-  alexnet.Initial(c.init, c.order)
-  alexnet.check_input_size(config.puzzle.tile_px, c.stride)
+  figures.Initial(c.init, c.order)
+  figures.check_input_size(config.puzzle.tile_px, c.stride)
   own = {'fc6_features': c.fc6_features} if c.fc6_features else {}
   network = cfn.Cfn if c.name == 'cfn' else cfn.Stacked
   return network(
     num_permutations=c.fc8_features or num_permutations,
-    order=c.order,
-    init_name=c.init,
-    stride=c.stride,
-    width=c.width,
-    remat=config.remat,
+    trunk=trunk.Trunk(
+      order=c.order,
+      init_name=c.init,
+      stride=c.stride,
+      width=c.width,
+      dtype=jnp.dtype(config.compute_dtype),
+      remat=config.remat,
+    ),
     fc7_features=c.fc7_features,
     dropout=c.dropout,
-    dtype=jnp.dtype(config.compute_dtype),
     **own,
   )
 
@@ -203,15 +166,14 @@ class Pretext:
   validation: pipeline.Reader
   permutations: np.ndarray  # uint8 [N, T]
   visits: transform.MakePuzzle
-  normalization: Normalization
+  input: inputs.InputRecord
   model: cfn.Cfn | cfn.Stacked
   group: int = 1  # steps in a row that share the decoded images
   val_max_images: int = 0  # 0: all
 
   def init(self, seed: int) -> dict[str, Any]:
     """Draws the network's parameters on the host."""
-    initial = alexnet.Initial(self.model.init_name, self.model.order)
-    return alexnet.draw_parameters(self.shapes(), initial, seed=seed)
+    return alexnet.draw_parameters(self.shapes(), self.model.trunk.initial, seed=seed)
 
   def shapes(self) -> Any:
     """Gives the shapes of the parameters."""
@@ -223,7 +185,7 @@ class Pretext:
     return (1, geometry.tiles, geometry.tile_px, geometry.tile_px, 3)
 
   @functools.cached_property
-  def record(self) -> weights_lib.InputRecord:
+  def record(self) -> inputs.InputRecord:
     """How tiles become the input, as weights files say it.
 
     Where each tile is normalised by its own figures, `mean` and `std` of the record are the means
@@ -231,21 +193,20 @@ class Pretext:
     whole images are prepared. Images that cannot be read are left out; the run meets them itself.
     Where there is no contrast to measure they are those of the config.
     """
-    own = self.normalization
-    if own.kind == 'global':
-      red, green, blue = [own.scale / own.global_std] * 3
-      return weights_lib.InputRecord('rgb', own.global_mean, (red, green, blue))
-    found = transform.measure_tiles(self.training, self.visits, own.kind)
-    mean, std = found or (own.global_mean, 0.0)
-    std = std if std and own.kind != 'mean' else own.global_std
-    return weights_lib.InputRecord('rgb', mean, (own.scale,) * 3, own.kind, std)
+    own = self.input
+    if not own.normalization:
+      return own
+    found = transform.measure_tiles(self.training, self.visits, own.normalization)
+    mean, std = found or (own.mean, 0.0)
+    keeps = own.normalization == 'mean' or not std
+    return dataclasses.replace(own, mean=mean, std=own.std if keeps else std)
 
   def describe(self) -> dict[str, Any]:
     """Returns what a checkpoint says of the network, for transfer/: plain values."""
     return {
-      'order': self.model.order,
-      'stride': self.model.stride,
-      'padding': getattr(self.model, 'padding', 0),
+      'order': self.model.trunk.order,
+      'stride': self.model.trunk.stride,
+      'padding': self.model.trunk.padding,
       'input': self.record.to_json(),
     }
 
@@ -254,7 +215,7 @@ class Pretext:
 
     With `model.fc8_features` there may be more of them than permutations; no label names the rest.
     """
-    arguments = [self.normalization(batch['tiles'])]
+    arguments = [self.input.prepare(batch['tiles'])]
     if self.visits.puzzles > 1:
       arguments.append(jnp.asarray(self.permutations, jnp.int32)[batch['label']])  # [B, k, T]
     rngs = {} if key is None else {'dropout': key}
@@ -273,7 +234,7 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
   """
   check_numbers(config)
   geometry = transform.make_geometry(config)
-  normalization = make_normalization(config)
+  record = make_input(config)
   permutations = make_permutation_set(config)
   model = make_model(config, len(permutations))
   training, validation = open_data(config)
@@ -302,7 +263,7 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
     validation=read(validation),
     permutations=permutations,
     visits=visits,
-    normalization=normalization,
+    input=record,
     model=model,
     group=config.data.puzzles_per_image,
     val_max_images=config.data.val_max_images,

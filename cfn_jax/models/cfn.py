@@ -4,6 +4,7 @@ Paper, section 3. The stacked network is the alternative that the paper rejects 
 enter one AlexNet as channels, so that its first layers may compare tiles by their edges.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from cfn_jax.models import alexnet
+from cfn_jax.models import trunk as trunks
 
 Array = jax.Array
 
@@ -26,33 +28,16 @@ class Cfn(nn.Module):
   """
 
   num_permutations: int
-  order: str = 'caffenet'
-  init_name: str = 'caffe'
-  stride: int = 2
-  width: float = 1.0
+  trunk: trunks.Trunk = dataclasses.field(default_factory=lambda: trunks.Trunk(stride=2))
   fc6_features: int = 512
   fc7_features: int = 4096
   dropout: float = 0.5
-  dtype: Any = jnp.float32
-  groups: tuple[int, ...] = alexnet.GROUPS
-  padding: int = 0  # of conv1
-  remat: bool = False
 
   def setup(self) -> None:
-    initial = alexnet.Initial(self.init_name, self.order)
-    convolutions = alexnet.make_convolutions(
-      stride=self.stride,
-      width=self.width,
-      initial=initial,
-      dtype=self.dtype,
-      groups=self.groups,
-      padding=self.padding,
-    )
-    for name, layer in convolutions.items():
-      setattr(self, name, layer)
-    self.fc6 = initial.dense('fc6', self.fc6_features, self.dtype)
-    self.fc7 = initial.dense('fc7', self.fc7_features, self.dtype)
-    self.fc8 = initial.dense('fc8', self.num_permutations, jnp.float32)
+    nn.share_scope(self, self.trunk)  # parameters stay flat: params['conv1']
+    self.fc6 = trunks.dense(self.trunk, 'fc6', self.fc6_features)
+    self.fc7 = trunks.dense(self.trunk, 'fc7', self.fc7_features)
+    self.fc8 = trunks.dense(self.trunk, 'fc8', self.num_permutations, jnp.float32)
     self.drop = nn.Dropout(self.dropout)
 
   def __call__(
@@ -70,32 +55,35 @@ class Cfn(nn.Module):
     """Gives fc6 of each tile, after its ReLU: `[B, T, h, w, 3]` to `[B, T, D]`."""
 
     def one_puzzle(module: 'Cfn', tiles: Array) -> Array:  # one puzzle's tiles are the batch
-      return nn.relu(module.fc6(alexnet.pool5(module, tiles, remat=self.remat)))
+      return nn.relu(module.fc6(module.trunk(tiles)))
 
     shared = nn.vmap(one_puzzle, variable_axes={'params': None}, split_rngs={'params': False})
     return shared(self, tiles)
 
   def stages(self, images: Array) -> dict[str, Array]:
-    """Gives every stage of the trunk by Caffe's name; see `alexnet.apply_trunk`."""
-    return alexnet.apply_trunk(self, images, order=self.order)
+    """Returns every stage of the trunk by Caffe's name, see `Trunk.stages`."""
+    return self.trunk.stages(images)
 
 
 class Stacked(nn.Module):
   """One AlexNet over all tiles: `[B, T, h, w, 3]` stacked to `[B, h, w, T * 3]`, to `[B, N]`."""
 
   num_permutations: int
-  order: str = 'caffenet'
-  init_name: str = 'caffe'
-  stride: int = 2
-  width: float = 1.0
+  trunk: trunks.Trunk = dataclasses.field(default_factory=lambda: trunks.Trunk(stride=2))
   fc6_features: int = 4096
   fc7_features: int = 4096
   dropout: float = 0.5
-  dtype: Any = jnp.float32
-  groups: tuple[int, ...] = alexnet.GROUPS
-  remat: bool = False
 
-  @nn.compact
+  def setup(self) -> None:
+    self.network = alexnet.AlexNet(
+      num_classes=self.num_permutations,
+      trunk=self.trunk,
+      fc6_features=self.fc6_features,
+      fc7_features=self.fc7_features,
+      dropout=self.dropout,
+    )
+    nn.share_scope(self, self.network)  # parameters stay flat: params['conv1']
+
   def __call__(
     self, tiles: Array, permutations: Array | None = None, *, train: bool = False
   ) -> Array:
@@ -103,21 +91,7 @@ class Stacked(nn.Module):
       raise ValueError('the stacked network sees all tiles at once: one permutation a pass')
     batch, count, height, width, channels = tiles.shape
     images = tiles.transpose(0, 2, 3, 1, 4).reshape(batch, height, width, count * channels)
-    network = alexnet.AlexNet(
-      num_classes=self.num_permutations,
-      order=self.order,
-      init_name=self.init_name,
-      stride=self.stride,
-      width=self.width,
-      fc6_features=self.fc6_features,
-      fc7_features=self.fc7_features,
-      dropout=self.dropout,
-      dtype=self.dtype,
-      groups=self.groups,
-      remat=self.remat,
-    )
-    nn.share_scope(self, network)  # parameters stay flat: params['conv1']
-    return network(images, train=train)
+    return self.network(images, train=train)
 
 
 def permute_tiles(features: Array, permutations: Array) -> Array:

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from cfn_jax.models import figures
+
 Array = jax.Array
 
 # What each backend runs, and why (times on two cores, forward and backward; docs/performance.md).
@@ -44,25 +46,22 @@ def convolution(x: Array, kernel: Array, *, stride: int, padding: int, groups: i
   return outputs[0] if groups == 1 else jnp.concatenate(outputs, axis=-1)
 
 
-def max_pool(x: Array, *, window: int = 3, stride: int = 2) -> Array:
-  """Takes Caffe's maximum over windows: `[B, H, W, C]` to `[B, oh, ow, C]`, sizes rounded up."""
+def max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) -> Array:
+  """Takes Caffe's maximum over windows: `[B, H, W, C]` to `[B, oh, ow, C]`, sizes rounded up.
+
+  `padding` is on all four sides; windows are clipped to the map, so it adds no value.
+
+  Raises:
+    ValueError: the map is too small for the window.
+  """
   for size in x.shape[1:3]:
-    if pooled_size(size, window=window, stride=stride) < 1:
+    if figures.pooled_size(size, window=window, stride=stride, padding=padding) < 1:
       raise ValueError(
         f'a map of {x.shape[1]} x {x.shape[2]} is too small for a {window} x {window} maximum'
       )
   if jax.default_backend() == CPU:
-    return _pool_axis(_pool_axis(x, 2, window, stride), 1, window, stride)
-  return reference_max_pool(x, window=window, stride=stride)
-
-
-def pooled_size(size: int, *, window: int = 3, stride: int = 2) -> int:
-  """Gives the size of a pooled axis, Caffe's rule.
-
-  >>> [pooled_size(size) for size in (27, 13, 6, 2)]
-  [13, 6, 3, 1]
-  """
-  return -(-(size - window) // stride) + 1
+    return _pool_axis(_pool_axis(x, 2, window, stride, padding), 1, window, stride, padding)
+  return reference_max_pool(x, window=window, stride=stride, padding=padding)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
@@ -117,27 +116,27 @@ def _channel_sum(x: Array, window: int) -> Array:
   )
 
 
-def _pool_axis(x: Array, axis: int, window: int, stride: int) -> Array:
+def _pool_axis(x: Array, axis: int, window: int, stride: int, padding: int) -> Array:
   """Takes the maximum along one axis: a maximum over `window` strided slices."""
-  out = pooled_size(x.shape[axis], window=window, stride=stride)
+  out = figures.pooled_size(x.shape[axis], window=window, stride=stride, padding=padding)
   last = (out - 1) * stride + 1
-  padding = [(0, 0)] * x.ndim
-  padding[axis] = (0, max(0, last - 1 + window - x.shape[axis]))
-  padded = jnp.pad(x, padding, constant_values=-jnp.inf)
+  pads = [(0, 0)] * x.ndim
+  pads[axis] = (padding, max(0, last - 1 + window - x.shape[axis] - padding))
+  padded = jnp.pad(x, pads, constant_values=-jnp.inf)
   return functools.reduce(
     jnp.maximum,
     [lax.slice_in_dim(padded, i, i + last, stride, axis) for i in range(window)],
   )
 
 
-def reference_max_pool(x: Array, *, window: int = 3, stride: int = 2) -> Array:
-  """Pools with `lax.reduce_window`, padded on the right so that sizes round up."""
-  padding = [(0, 0), (0, 0), (0, 0), (0, 0)]
+def reference_max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) -> Array:
+  """Pools with `lax.reduce_window`, padded further on the right so that sizes round up."""
+  pads = [(0, 0), (0, 0), (0, 0), (0, 0)]
   for axis in (1, 2):
-    out = pooled_size(x.shape[axis], window=window, stride=stride)
-    padding[axis] = (0, max(0, (out - 1) * stride + window - x.shape[axis]))
+    out = figures.pooled_size(x.shape[axis], window=window, stride=stride, padding=padding)
+    pads[axis] = (padding, max(0, (out - 1) * stride + window - x.shape[axis] - padding))
   window_shape, strides = (1, window, window, 1), (1, stride, stride, 1)
-  return lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, window_shape, strides, padding)
+  return lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, window_shape, strides, pads)
 
 
 def reference_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:

@@ -37,7 +37,7 @@ def make_pictures(
       shown = sample_validation_puzzles(pretext, SHOWN_ANSWERS)
       tiles = np.stack([one.tiles for one in shown])
       predict = jax.jit(
-        lambda params, x: cfn.predict(pretext.model, params, pretext.normalization(x))
+        lambda params, x: cfn.predict(pretext.model, params, pretext.input.prepare(x))
       )
       answers = np.asarray(predict(params, tiles))[:, : len(pretext.permutations)]
       title = f'validation puzzles and the answers of step {step}, the best'

@@ -23,7 +23,7 @@ from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, transform
 from cfn_jax.jigsaw import task as jigsaw_task
-from cfn_jax.models import alexnet
+from cfn_jax.models import figures
 from cfn_jax.training import devices, host_memory, loop
 
 LIMITS = {
@@ -148,10 +148,10 @@ def make_pretext(config: ml_collections.ConfigDict) -> pretexts.Pretext:
     fixed_per_image=0,
     seed=config.seed,
   )
-  normalization = pretexts.make_normalization(config)
+  record = pretexts.make_input(config)
   model = pretexts.make_model(config, len(permutations))
   noise = pipeline.Reader(Noise(), seed=config.seed)
-  return pretexts.Pretext(noise, noise, permutations, visits, normalization, model)
+  return pretexts.Pretext(noise, noise, permutations, visits, record, model)
 
 
 def make_batch(
@@ -175,7 +175,7 @@ def count_flops(pretext: pretexts.Pretext) -> float:
   """
   shapes = pretext.shapes()
   geometry, model, k = pretext.visits.geometry, pretext.model, pretext.visits.puzzles
-  sides = alexnet.map_sides(geometry.tile_px, model.stride)
+  sides = figures.map_sides(geometry.tile_px, model.trunk.stride)
   passes = geometry.tiles if hasattr(model, 'features') else 1
   total = 0.0
   for name, layer in shapes.items():

@@ -11,6 +11,7 @@ import re
 
 import numpy as np
 
+from cfn_jax.models import figures
 from cfn_jax.transfer import caffe_layers, layouts, wire
 from cfn_jax.transfer import weights as weights_lib
 
@@ -114,7 +115,7 @@ def _check_convolution(name: str, layer: Layer) -> None:
   index = weights_lib.CONVOLUTIONS.index(name)
   wanted = {'dilation': 1}
   if index:
-    wanted |= {'stride': 1, 'pad': weights_lib.PADDINGS[index]}
+    wanted |= {'stride': 1, 'pad': figures.PADDINGS[index]}
   defaults = {'dilation': 1, 'stride': 1, 'pad': 0}
   for setting, value in wanted.items():
     found = layer.settings.get(setting, defaults[setting])

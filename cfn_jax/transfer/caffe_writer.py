@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax.models import figures
 from cfn_jax.transfer import geometry, layouts, wire
 from cfn_jax.transfer import weights as weights_lib
 
@@ -95,8 +96,8 @@ def _network(weights: weights_lib.Weights) -> Iterator[_Layer]:
     number = name.removeprefix('conv')
     settings = {
       'num_output': weights.params[name]['kernel'].shape[-1],
-      'pad': weights_lib.PADDINGS[index] if index else weights.padding,
-      'kernel_size': weights_lib.KERNELS_PX[index],
+      'pad': figures.PADDINGS[index] if index else weights.padding,
+      'kernel_size': figures.KERNELS_PX[index],
       'group': weights.groups[index],
       'stride': 1 if index else weights.stride,
     }

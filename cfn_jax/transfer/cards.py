@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from cfn_jax.models import inputs
 from cfn_jax.transfer import geometry
 from cfn_jax.transfer import weights as weights_lib
 
@@ -95,7 +96,7 @@ def find_record(path: pathlib.Path) -> dict[str, Any]:
   return record
 
 
-def describe_input(record: weights_lib.InputRecord) -> str:
+def describe_input(record: inputs.InputRecord) -> str:
   """Says in one line how images are prepared."""
   order = ', '.join(record.channels.upper())
   scale = ', '.join(f'{each:.6g}' for each in record.scale)
@@ -111,7 +112,7 @@ def describe_input(record: weights_lib.InputRecord) -> str:
 
 
 def _describe(card: Mapping[str, Any]) -> str:
-  record = weights_lib.record_from_json(card['input'])
+  record = weights_lib.read_record(card['input'])
   origin = card['origin']
   stages = 'pooling, then LRN' if card['order'] == 'caffenet' else 'LRN, then pooling'
   lines = [

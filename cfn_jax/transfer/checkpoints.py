@@ -139,7 +139,7 @@ def read_checkpoint(
       params,
       order=str(network['order']),
       stride=int(network['stride']),
-      record=weights_lib.record_from_json(network['input']),
+      record=weights_lib.read_record(network['input']),
       origin=origin,
       padding=int(network.get('padding', 0)),
     )

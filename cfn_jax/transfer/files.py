@@ -12,6 +12,7 @@ import zipfile
 from typing import Any
 
 from cfn_jax import places
+from cfn_jax.models import inputs
 from cfn_jax.transfer import arrays, caffe, cards, checkpoints, layouts, networks, pytorch
 from cfn_jax.transfer import weights as weights_lib
 
@@ -43,8 +44,8 @@ class Assumed:
   stride: int = 0
 
   def __post_init__(self) -> None:
-    if self.input and self.input not in weights_lib.RECORDS:
-      raise WeightsError(f"'{self.input}': one of {', '.join(weights_lib.RECORDS)}")
+    if self.input and self.input not in inputs.RECORDS:
+      raise WeightsError(f"'{self.input}': one of {', '.join(inputs.RECORDS)}")
 
 
 def load_weights(
@@ -193,7 +194,7 @@ def _from_record(params: weights_lib.Params, record: dict[str, Any]) -> weights_
       params,
       order=str(record['order']),
       stride=int(record['stride']),
-      record=weights_lib.record_from_json(record['input']),
+      record=weights_lib.read_record(record['input']),
       origin=dict(record['origin']),
       padding=int(record['padding']),
     )
@@ -215,7 +216,7 @@ def _check_assumed(loaded: weights_lib.Weights, assumed: Assumed) -> None:
   }
   asked = {'input': assumed.input, 'order': assumed.order, 'stride': assumed.stride}
   agrees = {
-    'input': loaded.input == weights_lib.RECORDS.get(assumed.input),
+    'input': loaded.input == inputs.RECORDS.get(assumed.input),
     'order': loaded.order == assumed.order,
     'stride': loaded.stride == assumed.stride,
   }
@@ -244,7 +245,7 @@ def _from_foreign(found: layouts.Found, *, kind: str, assumed: Assumed) -> weigh
   notes = [
     f'the file does not say its {name}: {given[name]} assumed' for name in given if not told[name]
   ]
-  record = weights_lib.RECORDS[str(given['input'])]
+  record = inputs.RECORDS[str(given['input'])]
   if found.peer and not assumed.input:
     record = layouts.PEERS[found.peer]
     notes[0] = (

@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from cfn_jax.models import inputs
 from cfn_jax.transfer import weights as weights_lib
 
 Arrays = dict[str, np.ndarray]  # 'conv1.weight', 'conv1.bias', ...
 # How two programs whose layers have names of their own feed a CFN. A channel's fixed figures, which
 # stand in for a tile's own, are those of photographs.
 PEERS = {
-  "the authors' siamese network": weights_lib.InputRecord(
-    'bgr', (104.0, 117.0, 123.0), (weights_lib.PIXEL_STD,) * 3, 'mean', weights_lib.PIXEL_STD
+  "the authors' siamese network": inputs.InputRecord(
+    'bgr', (104.0, 117.0, 123.0), (inputs.PIXEL_STD,) * 3, 'mean', inputs.PIXEL_STD
   ),
-  'its port to PyTorch': weights_lib.InputRecord(
-    'rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'channel', weights_lib.PIXEL_STD
+  'its port to PyTorch': inputs.InputRecord(
+    'rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'channel', inputs.PIXEL_STD
   ),
 }
 AUTHORS, PORT = PEERS

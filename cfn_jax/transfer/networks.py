@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cfn_jax.models import alexnet, cfn
+from cfn_jax.models import alexnet, cfn, figures, trunk
 from cfn_jax.transfer import weights as weights_lib
 
-_FEATURES = dict(zip(weights_lib.CONVOLUTIONS, (96, 256, 384, 384, 256)))
+_FEATURES = dict(zip(figures.CONVOLUTIONS, figures.FEATURES))
 
 
 def find_width(weights: weights_lib.Weights) -> float:
@@ -34,7 +34,7 @@ def find_width(weights: weights_lib.Weights) -> float:
   high = min((count + 4) / _FEATURES[name] for name, count in channels.items())
   exact = [count / _FEATURES[name] for name, count in channels.items()]
   for width in (*exact, (low + high) / 2):
-    if all(alexnet.scaled(_FEATURES[name], width) == count for name, count in channels.items()):
+    if all(figures.scaled(_FEATURES[name], width) == count for name, count in channels.items()):
       return width
   listed = ', '.join(f'{name} {count}' for name, count in channels.items())
   raise weights_lib.WeightsError(
@@ -44,7 +44,12 @@ def find_width(weights: weights_lib.Weights) -> float:
 
 
 def make_network(
-  weights: weights_lib.Weights, *, num_classes: int = 0, dropout: float = 0.5, dtype: Any = None
+  weights: weights_lib.Weights,
+  *,
+  num_classes: int = 0,
+  dropout: float = 0.5,
+  dtype: Any = jnp.float32,
+  remat: bool = False,
 ) -> alexnet.AlexNet | cfn.Cfn:
   """Builds the network that `weights.params` are the parameters of.
 
@@ -54,7 +59,7 @@ def make_network(
   Args:
     num_classes: outputs where the weights have no fc8; 0: 1000.
     dropout: share of values dropped in training.
-    dtype: of the computation; None: float32.
+    dtype, remat: see `Trunk`.
 
   Raises:
     WeightsError: the channels fit no width.
@@ -64,13 +69,16 @@ def make_network(
     name: params[name]['kernel'].shape[1] for name in ('fc6', 'fc7', 'fc8') if name in params
   }
   geometry: dict[str, Any] = {
-    'order': weights.order,
-    'stride': weights.stride,
-    'width': find_width(weights),
+    'trunk': trunk.Trunk(
+      order=weights.order,
+      stride=weights.stride,
+      width=find_width(weights),
+      groups=weights.groups,
+      padding=weights.padding,
+      dtype=dtype,
+      remat=remat,
+    ),
     'dropout': dropout,
-    'dtype': jnp.float32 if dtype is None else dtype,
-    'groups': weights.groups,
-    'padding': weights.padding,
     'fc6_features': outputs.get('fc6', 4096),
     'fc7_features': outputs.get('fc7', 4096),
   }
@@ -84,7 +92,7 @@ def trunk_stages(weights: weights_lib.Weights, images: np.ndarray) -> dict[str, 
   """Runs the trunk on uint8 RGB images `[B, H, W, 3]`, prepared as the weights want them.
 
   Returns:
-    Every stage by Caffe's name (`models/alexnet.apply_trunk`), float32 `[B, h, w, features]`.
+    Every stage by Caffe's name (`Trunk.stages`), float32 `[B, h, w, features]`.
   """
   network = make_network(weights)
   run = jax.jit(lambda params, x: network.apply({'params': params}, x, method='stages'))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax.models import figures
 from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import layouts
 from cfn_jax.transfer import weights as weights_lib
@@ -199,7 +200,7 @@ def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:
   """
   arrays = layouts.to_foreign(weights)
   channels = [arrays[f'{name}.bias'].size for name in VISSL_BLOCKS if f'{name}.bias' in arrays]
-  if channels != [96, 256, 384, 384, 256] or weights.groups != weights_lib.GROUPS:
+  if channels != [96, 256, 384, 384, 256] or weights.groups != figures.GROUPS:
     raise WeightsError(
       f"VISSL's trunks have 96, 256, 384, 384, 256 channels in groups of 1, 2, 1, 2, 2; these "
       f'weights have {channels} in {list(weights.groups)}'

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cfn_jax.transfer import geometry
+from cfn_jax.models import figures, inputs
 from cfn_jax.transfer import weights as weights_lib
 
 Weights = weights_lib.Weights
@@ -51,7 +51,7 @@ def to_alexnet(
   params = _trunk(weights)
   record = weights.input.fixed()
   if num_classes:
-    side = geometry.pool5_side(input_px, stride=stride, padding=weights.padding)
+    side = figures.map_sides(input_px, stride=stride, padding=weights.padding)['pool5']
     if side < 1:
       raise WeightsError(f'an image of {input_px} px leaves no map after pool5 at stride {stride}')
     rows = side * side * params['conv5']['kernel'].shape[-1]
@@ -212,7 +212,7 @@ def _arrays(params: Mapping[str, Any], layers: Iterable[str]) -> tuple[str, ...]
   return tuple(f'{layer}/{name}' for layer in layers for name in params[layer])
 
 
-def fold_input(weights: Weights, to: str | weights_lib.InputRecord) -> Weights:
+def fold_input(weights: Weights, to: str | inputs.InputRecord) -> Weights:
   """Changes how images must be prepared, and conv1 so that it gives the same for the same image.
 
   Exact in real numbers: channel order, scale and mean are linear, and conv1 has no padding. A
@@ -227,9 +227,9 @@ def fold_input(weights: Weights, to: str | weights_lib.InputRecord) -> Weights:
       the image would then stand for another colour).
   """
   if isinstance(to, str):
-    if to not in weights_lib.RECORDS:
-      raise WeightsError(f"input = '{to}' is unknown: one of {', '.join(weights_lib.RECORDS)}")
-    to = weights_lib.RECORDS[to]
+    if to not in inputs.RECORDS:
+      raise WeightsError(f"input = '{to}' is unknown: one of {', '.join(inputs.RECORDS)}")
+    to = inputs.RECORDS[to]
   if to == weights.input:
     return weights
   if 'conv1' not in weights.params:

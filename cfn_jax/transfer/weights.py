@@ -6,142 +6,34 @@ channel); other layouts exist only inside the readers and writers (layouts.py).
 """
 
 import dataclasses
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from cfn_jax.models import figures, inputs
+
 Params = dict[str, dict[str, np.ndarray]]
 
-CONVOLUTIONS = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')
-FULLY_CONNECTED = ('fc6', 'fc7', 'fc8')
+CONVOLUTIONS, FULLY_CONNECTED = figures.CONVOLUTIONS, figures.FULLY_CONNECTED
 LAYERS = CONVOLUTIONS + FULLY_CONNECTED
-PIXEL_STD = 58.0  # of photographs, 0..255
 KINDS = ('trunk', 'alexnet', 'cfn')
-ORDERS = ('caffenet', 'alexnet')  # pool then LRN; LRN then pool
-GROUPS = (1, 2, 1, 2, 2)  # AlexNet's
-KERNELS_PX = (11, 5, 3, 3, 3)
-PADDINGS = (0, 2, 1, 1, 1)
 
 
 class WeightsError(ValueError):
   """Weights that cannot be read, written or used so: what is wrong, where, what would be right."""
 
 
-@dataclasses.dataclass(frozen=True)
-class InputRecord:
-  """How an image must be prepared for the first convolution.
-
-  With `normalization` '' a pixel p of 0..255 becomes (p - mean) * scale. With another value each
-  image (of a CFN: each tile) is normalised by its own figures, as in training, and
-  multiplied by `scale`; `mean` and `std` then say which fixed figures stand in for its own ones.
-
-  Attributes:
-    channels: 'rgb' or 'bgr', the order that the network wants.
-    mean: of each channel, in that order, 0..255.
-    scale: of each channel, in that order.
-    normalization: '' (fixed), 'tile' (mean and std over pixels and channels), 'channel' (of each
-      channel) or 'mean' (mean of each channel, the fixed std).
-    std: stands in for an image's own standard deviation, 0..255; not used where
-      `normalization` is ''.
-  """
-
-  channels: str
-  mean: tuple[float, float, float]
-  scale: tuple[float, float, float]
-  normalization: str = ''
-  std: float = 1.0
-
-  def __post_init__(self) -> None:
-    if self.channels not in ('rgb', 'bgr'):
-      raise WeightsError(f"input record: channels = '{self.channels}': 'rgb' or 'bgr'")
-    if self.normalization not in ('', 'tile', 'channel', 'mean'):
-      raise WeightsError(
-        f"input record: normalization = '{self.normalization}': '', 'tile', 'channel' or 'mean'"
-      )
-    figures = (*self.mean, *self.scale, self.std)
-    if len(self.mean) != 3 or len(self.scale) != 3 or not np.all(np.isfinite(figures)):
-      raise WeightsError('input record: mean and scale are three finite numbers each')
-    if min(*self.scale, self.std) <= 0:
-      raise WeightsError(f'input record: scale = {self.scale}, std = {self.std}: more than 0')
-
-  def prepare(self, images: np.ndarray) -> np.ndarray:
-    """Prepares uint8 RGB `[..., H, W, 3]`, to float32 of the same shape in the wanted order.
-
-    An image (a tile) without any contrast becomes zeros where it is normalised by its own figures.
-
-    Raises:
-      WeightsError: the images are not uint8 with three channels.
-    """
-    if images.dtype != np.uint8 or images.shape[-1] != 3:
-      raise WeightsError(
-        f'images are {images.dtype} {list(images.shape)}: uint8 [..., H, W, 3], RGB, is needed'
-      )
-    x = images.astype(np.float64)
-    if self.channels == 'bgr':
-      x = x[..., ::-1]
-    if not self.normalization:
-      return ((x - self.mean) * self.scale).astype(np.float32)
-    axes = (-3, -2, -1) if self.normalization == 'tile' else (-3, -2)
-    x = x - x.mean(axes, keepdims=True)
-    if self.normalization == 'mean':
-      return (x * (np.array(self.scale) / self.std)).astype(np.float32)
-    std = x.std(axes, keepdims=True)
-    return (x / np.where(std > 1e-3, std, np.inf) * self.scale).astype(np.float32)
-
-  def fixed(self) -> 'InputRecord':
-    """Gives the fixed record that stands in for normalisation of each image by itself.
-
-    `mean` and `std` are those of a typical tile of training, so a patch of an image arrives with
-    about the contrast that each tile had there. What is lost is that every single one had it.
-    """
-    if not self.normalization:
-      return self
-    red, green, blue = (scale / self.std for scale in self.scale)
-    return InputRecord(self.channels, self.mean, (red, green, blue))
-
-  def contrast(self) -> float:
-    """Returns about the standard deviation of the input, of photographs prepared so."""
-    fixed = not self.normalization
-    return float(np.mean(self.scale)) * (PIXEL_STD if fixed else 1)
-
-  def to_json(self) -> dict[str, Any]:
-    """Gives the record as plain values."""
-    return json_ready(dataclasses.asdict(self))
-
-
-def record_from_json(values: Mapping[str, Any]) -> InputRecord:
-  """Reads what `InputRecord.to_json` gave.
+def read_record(values: Mapping[str, Any]) -> inputs.InputRecord:
+  """Reads what `InputRecord.to_json` returned.
 
   Raises:
     WeightsError: a field is missing or not of its type.
   """
   try:
-    mean, scale = (tuple(float(x) for x in values[name]) for name in ('mean', 'scale'))
-    return InputRecord(
-      str(values['channels']),
-      (mean[0], mean[1], mean[2]),
-      (scale[0], scale[1], scale[2]),
-      str(values['normalization']),
-      float(values['std']),
-    )
-  except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
-    held = textwrap.shorten(repr(values), 200, placeholder=' ...')
-    raise WeightsError(f'the input record cannot be read ({first_line(error)}): {held}') from error
-
-
-_IMAGENET_STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
-# What `--input` names. `unit`: the mean and standard deviation of pixels of photographs.
-RECORDS = {
-  'unit': InputRecord('rgb', (123.0, 117.0, 104.0), (1 / 58, 1 / 58, 1 / 58)),
-  'caffe': InputRecord('bgr', (104.0, 117.0, 123.0), (1.0, 1.0, 1.0)),
-  'imagenet': InputRecord(
-    'rgb',
-    (0.485 * 255, 0.456 * 255, 0.406 * 255),
-    (1 / _IMAGENET_STD[0], 1 / _IMAGENET_STD[1], 1 / _IMAGENET_STD[2]),
-  ),
-}
+    return inputs.from_json(values)
+  except inputs.InputError as error:
+    raise WeightsError(str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +56,7 @@ class Weights:
   order: str
   groups: tuple[int, ...]
   stride: int
-  input: InputRecord
+  input: inputs.InputRecord
   origin: dict[str, Any] = dataclasses.field(default_factory=dict)
   padding: int = 0
 
@@ -195,7 +87,7 @@ def make_weights(
   *,
   order: str,
   stride: int,
-  record: InputRecord,
+  record: inputs.InputRecord,
   origin: Mapping[str, Any],
   padding: int = 0,
 ) -> Weights:
@@ -204,8 +96,8 @@ def make_weights(
   Raises:
     WeightsError: lists every layer that does not fit.
   """
-  if order not in ORDERS:
-    raise WeightsError(f"order = '{order}' is unknown: one of {', '.join(ORDERS)}")
+  if order not in figures.ORDERS:
+    raise WeightsError(f"order = '{order}' is unknown: one of {', '.join(figures.ORDERS)}")
   if not 1 <= stride <= 11 or not 0 <= padding <= 10:
     raise WeightsError(f'conv1 has stride {stride} and padding {padding}: 1 to 11 and 0 to 10')
   unknown = sorted(set(params) - set(LAYERS))
@@ -235,7 +127,7 @@ def _check_arrays(params: Params) -> list[str]:
       problems.append(f'{layer} has {", ".join(sorted(arrays))}, not kernel and bias')
       continue
     kernel, bias = arrays['kernel'], arrays['bias']
-    kernel_px = dict(zip(CONVOLUTIONS, KERNELS_PX)).get(layer, 0)
+    kernel_px = dict(zip(CONVOLUTIONS, figures.KERNELS_PX)).get(layer, 0)
     if kernel.ndim != (4 if kernel_px else 2) or kernel.size == 0:
       problems.append(f'{layer} has a kernel {list(kernel.shape)}')
     elif kernel_px and kernel.shape[:2] != (kernel_px, kernel_px):
@@ -256,7 +148,7 @@ def _check_arrays(params: Params) -> list[str]:
 
 def _groups(params: Params) -> tuple[tuple[int, ...], list[str]]:
   """Infers the groups of each convolution from the channels before it."""
-  groups, problems = list(GROUPS), []
+  groups, problems = list(figures.GROUPS), []
   before = 3
   for index, name in enumerate(CONVOLUTIONS):
     if name not in params or params[name].get('kernel', np.empty(0)).ndim != 4:

@@ -1,0 +1,119 @@
+"""AlexNet's figures: sizes, Caffe's rules for them, and how its layers start. No JAX.
+
+Source: `bvlc_alexnet` and `bvlc_reference_caffenet` of Caffe, `pooling_layer.cpp`. Every network,
+reader and writer takes them from here.
+"""
+
+import dataclasses
+
+import numpy as np
+
+CONVOLUTIONS = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')
+FEATURES = (96, 256, 384, 384, 256)
+KERNELS_PX = (11, 5, 3, 3, 3)
+PADDINGS = (0, 2, 1, 1, 1)  # conv1's, like its stride, is the model's choice
+GROUPS = (1, 2, 1, 2, 2)
+FULLY_CONNECTED = ('fc6', 'fc7', 'fc8')
+ORDERS = ('caffenet', 'alexnet')  # pool then LRN; LRN then pool
+INITS = ('caffe', 'he')
+_CAFFE_STD = {'fc6': 0.005, 'fc7': 0.005}  # every other layer: 0.01
+_BIASED = ('conv2', 'conv4', 'conv5', 'fc6', 'fc7')
+
+
+@dataclasses.dataclass(frozen=True)
+class Initial:
+  """How a network starts: Caffe's fillers, or He's variance with biases of zero.
+
+  The classifier fc8 is Gaussian with std 0.01 and bias 0 in both, so that an untrained network
+  starts near the loss of chance.
+  """
+
+  init: str = 'caffe'
+  order: str = 'caffenet'
+
+  def __post_init__(self) -> None:
+    if self.init not in INITS:
+      raise ValueError(f"model.init = '{self.init}' is unknown: one of {', '.join(INITS)}")
+    if self.order not in ORDERS:
+      raise ValueError(f"model.order = '{self.order}' is unknown: one of {', '.join(ORDERS)}")
+
+  def std(self, layer: str, kernel_shape: tuple[int, ...]) -> float:
+    """Returns the standard deviation of a layer's weights; `kernel_shape` ends in `in, out`."""
+    if self.init == 'he' and layer != 'fc8':
+      return float(np.sqrt(2 / np.prod(kernel_shape[:-1])))
+    return _CAFFE_STD.get(layer, 0.01)
+
+  def bias(self, layer: str) -> float:
+    """Returns the value at which a layer's biases start."""
+    if self.init == 'he' or layer not in _BIASED:
+      return 0.0
+    return 1.0 if self.order == 'caffenet' else 0.1
+
+
+def fits(init: str, contrast: float) -> bool:
+  """Tells whether layers drawn so learn from inputs of this standard deviation.
+
+  He's expect about 1: from tens they start at a loss of a hundred. All others, Caffe's Gaussians,
+  expect tens, and so does LRN: near 1 they see almost nothing, and the loss stays at chance.
+  """
+  return contrast <= 10 if init == 'he' else contrast >= 10
+
+
+def scaled(features: int, width: float) -> int:
+  """Returns the channels of a layer at a width: a multiple of 8, at least 8.
+
+  >>> [scaled(features, 0.5) for features in (96, 256, 384)]
+  [48, 128, 192]
+  """
+  return max(8, round(features * width / 8) * 8)
+
+
+def convolved_size(size: int, *, kernel_px: int, stride: int = 1, padding: int = 0) -> int:
+  """Returns the size of an axis after a convolution, rounded down; 0 where nothing is left."""
+  return max(0, (size + 2 * padding - kernel_px) // stride + 1)
+
+
+def pooled_size(size: int, *, window: int = 3, stride: int = 2, padding: int = 0) -> int:
+  """Returns the size of an axis after pooling, rounded up, by Caffe's rule.
+
+  With padding a last window that would begin beyond the padded map is left out. 0 or less: nothing
+  is left.
+
+  >>> [pooled_size(size) for size in (27, 13, 6, 2)], pooled_size(46, padding=1)
+  ([13, 6, 3, 1], 24)
+  """
+  pooled = -(-(size + 2 * padding - window) // stride) + 1
+  return pooled - 1 if padding and (pooled - 1) * stride >= size + padding else pooled
+
+
+def map_sides(
+  size_px: int, stride: int, *, padding: int = 0, pool_padding: int = 0
+) -> dict[str, int]:
+  """Returns the side of each layer's output for a square image; 0 where nothing is left.
+
+  Args:
+    stride, padding: conv1's.
+    pool_padding: of pool1 and pool2.
+
+  >>> map_sides(64, 2)
+  {'conv1': 27, 'conv2': 13, 'conv3': 6, 'conv4': 6, 'conv5': 6, 'pool5': 3}
+  """
+
+  def pooled(side: int, padding: int) -> int:
+    return max(0, pooled_size(side, padding=padding)) if side > 0 else 0
+
+  conv1 = convolved_size(size_px, kernel_px=KERNELS_PX[0], stride=stride, padding=padding)
+  conv2 = pooled(conv1, pool_padding)
+  conv3 = pooled(conv2, pool_padding)
+  return dict(zip((*CONVOLUTIONS, 'pool5'), (conv1, conv2, conv3, conv3, conv3, pooled(conv3, 0))))
+
+
+def check_input_size(size_px: int, stride: int, *, padding: int = 0) -> None:
+  """Raises ValueError where an image of this side leaves nothing after the three poolings."""
+  sides = map_sides(size_px, stride, padding=padding)
+  if sides['pool5'] < 1:
+    listed = ', '.join(f'{name} {side}' for name, side in sides.items())
+    raise ValueError(
+      f'an image of {size_px} px at stride {stride} leaves no map after pool5 ({listed}); '
+      'take a larger one or a smaller stride'
+    )
