@@ -9,11 +9,11 @@ The authors' solver; the same loop.
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 import ml_collections
 
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
-from cfn_jax.models import alexnet, cfn, figures, inputs, trunk
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.models import alexnet, cfn, figures, inputs
 
 PAPER = {'cfn': 57.1, 'alexnet': 57.4}
 CROPS = ('whole', 'random')
@@ -85,14 +85,7 @@ def make_classifier(
   """
   model, view = config.model, config.views
   fields: dict[str, Any] = {
-    'trunk': trunk.Trunk(
-      order=model.order,
-      init_name=model.init,
-      stride=model.stride,
-      width=model.width,
-      dtype=jnp.dtype(config.compute_dtype),
-      remat=config.remat,
-    ),
+    'trunk': pretexts.make_trunk(config),
     'fc6_features': model.fc6_features,
     'fc7_features': model.fc7_features,
     'dropout': model.dropout,

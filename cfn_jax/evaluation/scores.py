@@ -214,15 +214,3 @@ def rank_labels(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     raise ValueError(f'{np.sum(~np.isfinite(scores))} of {scores.size} scores are not finite')
   own = np.take_along_axis(scores, labels[:, None], axis=1)
   return np.sum(scores >= own, axis=1) - 1
-
-
-def top_k(scores: np.ndarray, labels: np.ndarray, k: int) -> float:
-  """Gives the share of examples whose class is among the k highest scores; nan of no example.
-
-  Arguments and errors as in `rank_labels`.
-
-  >>> top_k(np.array([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]]), np.array([2, 0]), 1)
-  0.5
-  """
-  ranks = rank_labels(scores, labels)
-  return float(np.mean(ranks < k)) if len(ranks) else math.nan

@@ -96,6 +96,19 @@ def make_loading(config: ml_collections.ConfigDict) -> pipeline.Loading:
   )
 
 
+def make_trunk(config: ml_collections.ConfigDict) -> trunk.Trunk:
+  """Builds the trunk that the section `model` of a config describes."""
+  c = config.model
+  return trunk.Trunk(
+    order=c.order,
+    init_name=c.init,
+    stride=c.stride,
+    width=c.width,
+    dtype=jnp.dtype(config.compute_dtype),
+    remat=config.remat,
+  )
+
+
 def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.Cfn | cfn.Stacked:
   """Builds the network.
 
@@ -123,14 +136,7 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.
   network = cfn.Cfn if c.name == 'cfn' else cfn.Stacked
   return network(
     num_permutations=c.fc8_features or num_permutations,
-    trunk=trunk.Trunk(
-      order=c.order,
-      init_name=c.init,
-      stride=c.stride,
-      width=c.width,
-      dtype=jnp.dtype(config.compute_dtype),
-      remat=config.remat,
-    ),
+    trunk=make_trunk(config),
     fc7_features=c.fc7_features,
     dropout=c.dropout,
     **own,

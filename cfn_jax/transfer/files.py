@@ -265,8 +265,3 @@ def _from_foreign(found: layouts.Found, *, kind: str, assumed: Assumed) -> weigh
 def save_weights(weights: weights_lib.Weights, path: pathlib.Path) -> None:
   """Writes `.npz`, the form that loses nothing and that every tool here reads."""
   arrays.save_npz(path, weights.params, cards.make_record(weights))
-
-
-def foreign_arrays(weights: weights_lib.Weights) -> layouts.Arrays:
-  """Gives the arrays under PyTorch's names and in its layouts."""
-  return layouts.to_foreign(weights)

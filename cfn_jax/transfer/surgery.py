@@ -17,13 +17,12 @@ from cfn_jax.transfer import weights as weights_lib
 Weights = weights_lib.Weights
 WeightsError = weights_lib.WeightsError
 
-# Fresh fully connected layers: mean and std of the weights, and the biases (std 0: see `_std`).
-FC_INITS = {
+# Fresh fully connected layers: mean and std of the weights, and the biases.
+_GAUSSIANS = {
   'bias': (0.0, 0.001, 0.1),  # the paper's figures, its mean read as the biases
   'paper': (0.1, 0.001, 0.0),  # as printed: the weights' mean is 0.1
-  'caffe': (0.0, 0.0, 0.1),  # AlexNet's fillers in Caffe: std 0.005; fc8: std 0.01, biases 0
-  'he': (0.0, 0.0, 0.0),  # variance 2 / inputs; fc8 std 0.01
 }
+FC_INITS = (*_GAUSSIANS, *figures.INITS)  # those as AlexNet's own layers start
 
 
 def to_alexnet(
@@ -96,19 +95,15 @@ def draw_layer(
     raise WeightsError(f"fc_init = '{fc_init}' is unknown: one of {', '.join(FC_INITS)}")
   # Deviation: fresh fully connected layers: the paper's "mean 0.1, std 0.001" is read as biases of
   # 0.1 and weights of mean 0; weights of mean 0.1 ('paper') make all units of a layer alike.
-  mean, std, bias = FC_INITS[fc_init]
+  initial = figures.Initial(fc_init, 'alexnet') if fc_init in figures.INITS else None
+  mean, std, bias = (
+    (0.0, initial.std(name, shape), initial.bias(name)) if initial else _GAUSSIANS[fc_init]
+  )
   rng = np.random.Generator(np.random.Philox(key=[seed, zlib.crc32(name.encode())]))
   kernel = rng.standard_normal(shape, np.float32)
-  kernel *= np.float32(std or _std(name, shape[0], fc_init))
+  kernel *= np.float32(std)
   kernel += np.float32(mean)
-  bias = 0.0 if (fc_init, name) == ('caffe', 'fc8') else bias
   return {'kernel': kernel, 'bias': np.full(shape[1], bias, np.float32)}
-
-
-def _std(name: str, inputs: int, fc_init: str) -> float:
-  if name == 'fc8':
-    return 0.01
-  return 0.005 if fc_init == 'caffe' else float(np.sqrt(2 / inputs))
 
 
 @dataclasses.dataclass(frozen=True)
