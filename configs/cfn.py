@@ -89,7 +89,7 @@ def _paper() -> ml_collections.ConfigDict:
   d.val_root = ''  # a second folder for validation; '': see the next two
   d.val_split = 'imagenet2012:validation'  # as split, for validation
   d.val_fraction = 0.1  # held out by a hash of the names where no other validation is named
-  d.val_max_images = 0  # validate on so many images, a fixed random subset; 0: on all
+  d.val_max_images = 0  # validate on at most this many images, a random subset; 0: on all
   d.crops_per_photograph = 800  # 'bundled': training crops out of each photograph
   d.val_crops_per_photograph = 320  # 'bundled': validation crops out of each photograph held out
   d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder

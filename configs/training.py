@@ -76,7 +76,7 @@ def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   d.val_root = ''  # a second folder for the test; '': see the next two
   d.val_split = ''  # as split, for the test
   d.val_fraction = 0.2  # held out by a hash of the names where no other test is named
-  d.val_max_images = 0  # test on so many images, a fixed random subset; 0: on all
+  d.val_max_images = 0  # test on at most this many images, a random subset; 0: on all
   d.allow_empty_classes = False  # True: a class without test images is left out and named
   d.labels = 'lists'  # 'voc': from ImageSets/Main ('lists') or the XML files ('annotations')
   d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder

@@ -116,7 +116,7 @@ def make_config(name, images):
 
 
 def identify(config, monkeypatch, tmp_path):
-  """Gives the identity of the first run of an evaluation; trains and extracts nothing."""
+  """Returns the identity of the first run of an evaluation; trains and extracts nothing."""
 
   def seen(name, settings, folder, compute):
     raise Seen(json.dumps(dict(settings), sort_keys=True))

@@ -206,7 +206,7 @@ _BLOCKS = {'fc6': 'fc6.fc6_s1', 'fc7': 'fc7.fc7', 'fc8': 'classifier.fc8'}
 
 
 def _ported(weights, copies=(1,)):
-  """Gives a CFN's arrays under the port's keys, with copies that share their weights."""
+  """Returns a CFN's arrays under the port's keys, with copies that share their weights."""
   named = {}
   for key, array in layouts.to_foreign(weights).items():
     layer, kind = key.split('.')

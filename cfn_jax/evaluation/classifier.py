@@ -149,7 +149,7 @@ class Classifier:
     }
 
   def identify(self) -> dict[str, Any]:
-    """Gives all that training depends on besides images and config, as plain values."""
+    """Returns all that training depends on besides images and config, as plain values."""
     shapes = checkpoint.flatten(self.shapes())
     return {
       'network': self.describe() | {'groups': list(self.network.trunk.groups)},
