@@ -144,7 +144,7 @@ class Reader:
     return record, image
 
   def locate(self, name: str) -> str:
-    """Returns a record's name with the folder that it lies in, for messages: two may share names."""
+    """Returns a record's name with its folder, for messages: two records may share a name."""
     root = getattr(self.source, 'root', '')
     return f'{root}/{name}' if root else name
 
