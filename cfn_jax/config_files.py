@@ -71,6 +71,10 @@ def load(text: str) -> ml_collections.ConfigDict:
   Raises:
     ConfigError: it cannot be found, or raises: the file and the line.
   """
+  return _load(text)[1]
+
+
+def _load(text: str) -> tuple[types.ModuleType, ml_collections.ConfigDict]:
   path, variant = find(text)
   with _own_imports(path.resolve().parent):
     try:
@@ -85,7 +89,7 @@ def load(text: str) -> ml_collections.ConfigDict:
       raise ConfigError(_locate(error, path)) from error
   if not isinstance(config, ml_collections.ConfigDict):
     raise ConfigError(f'{path}: get_config returns no ConfigDict but {type(config).__name__}')
-  return config.lock()
+  return module, config.lock()
 
 
 def _execute(path: pathlib.Path) -> types.ModuleType:
@@ -176,9 +180,12 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 
 def find_changed(config: ml_collections.ConfigDict) -> list[str]:
-  """Names the fields that differ from those of the config that is made for the task."""
-  ours = _flatten(load(configs_by_task()[config.task]))
-  return [name for name, value in _flatten(config).items() if value != ours[name]]
+  """Names the fields whose values are those of no variant that is made for the config's task."""
+  name = configs_by_task()[config.task]
+  module, paper = _load(name)
+  made = [_flatten(each) for each in (paper, *(load(f'{name}:{v}') for v in module.VARIANTS))]
+  values = _flatten(config).items()
+  return [field for field, value in values if all(value != each[field] for each in made)]
 
 
 def configs_by_task() -> dict[str, str]:

@@ -11,10 +11,12 @@ import ml_collections
 
 from configs import cfn
 
+VARIANTS = ('small',)
+
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the paper's."""
-  if variant not in ('', 'small'):
+  if variant and variant not in VARIANTS:
     raise ValueError(f"variant '{variant}' is unknown: small, or none")
   c = cfn.get_config(variant).copy_and_resolve_references().unlock()
   del c.init_from  # `weights` says it

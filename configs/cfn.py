@@ -15,19 +15,11 @@ import ml_collections
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the paper's."""
-  variants = {
-    '': lambda _: None,
-    'release': _release,
-    'text': _text,
-    'unblocked': _unblocked,
-    'small': _small,
-    'tiny': _tiny,
-  }
-  if variant not in variants:
-    known = ', '.join(name for name in variants if name)
-    raise ValueError(f"variant '{variant}' is unknown: one of {known}, or none")
+  if variant and variant not in VARIANTS:
+    raise ValueError(f"variant '{variant}' is unknown: one of {', '.join(VARIANTS)}, or none")
   config = _paper()
-  variants[variant](config)
+  if variant:
+    VARIANTS[variant](config)
   return config.lock()
 
 
@@ -211,3 +203,12 @@ def _tiny(c: ml_collections.ConfigDict) -> None:
   c.eval_every_steps = 25
   c.checkpoint_every_steps = 100
   c.plateau_warning_steps = 200
+
+
+VARIANTS = {
+  'release': _release,
+  'text': _text,
+  'unblocked': _unblocked,
+  'small': _small,
+  'tiny': _tiny,
+}

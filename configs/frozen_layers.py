@@ -14,7 +14,7 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the paper's."""
-  return training.choose(_paper(), variant, {'small': _small})
+  return training.choose(_paper(), variant, VARIANTS)
 
 
 def _paper() -> ml_collections.ConfigDict:
@@ -62,3 +62,6 @@ def _small(c: ml_collections.ConfigDict) -> None:
   c.views.view_px = 112
   c.views.resize_px = 128
   c.views.resize = 'short_side'
+
+
+VARIANTS = {'small': _small}

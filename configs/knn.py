@@ -16,7 +16,7 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is ImageNet."""
-  return training.choose(_full(), variant, {'voc': _voc, 'small': _small, 'small_voc': _small_voc})
+  return training.choose(_full(), variant, VARIANTS)
 
 
 def _full() -> ml_collections.ConfigDict:
@@ -73,3 +73,6 @@ def _shrink(c: ml_collections.ConfigDict) -> None:
   c.knn.block_rows = 1024
   c.model.stride = 2
   c.model.init = 'he'
+
+
+VARIANTS = {'voc': _voc, 'small': _small, 'small_voc': _small_voc}

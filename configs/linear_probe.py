@@ -17,14 +17,7 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is Zhang et al.'s."""
-  variants = {
-    'zhang': lambda _: None,
-    'goyal': _goyal,
-    'voc07': _voc07,
-    'small': _small,
-    'small_voc': _small_voc,
-  }
-  return training.choose(_paper(), variant, variants)
+  return training.choose(_paper(), variant, VARIANTS)
 
 
 def _paper() -> ml_collections.ConfigDict:
@@ -124,3 +117,12 @@ def _shrink(c: ml_collections.ConfigDict) -> None:
   c.probe.init_std = 0.01
   c.model.stride = 2
   c.model.init = 'he'
+
+
+VARIANTS = {
+  'zhang': lambda _: None,
+  'goyal': _goyal,
+  'voc07': _voc07,
+  'small': _small,
+  'small_voc': _small_voc,
+}

@@ -15,9 +15,7 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the paper's."""
-  return training.choose(
-    _paper(), variant, {'alexnet': _alexnet, 'small': _small, 'small_alexnet': _small_alexnet}
-  )
+  return training.choose(_paper(), variant, VARIANTS)
 
 
 def _paper() -> ml_collections.ConfigDict:
@@ -97,3 +95,6 @@ def _small_alexnet(c: ml_collections.ConfigDict) -> None:
   c.input.normalization = 'global'
   c.model.name = 'alexnet'
   c.model.stride = 4
+
+
+VARIANTS = {'alexnet': _alexnet, 'small': _small, 'small_alexnet': _small_alexnet}

@@ -12,10 +12,12 @@ import ml_collections
 
 from configs import training
 
+VARIANTS = ('small',)
+
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant."""
-  if variant not in ('', 'small'):
+  if variant and variant not in VARIANTS:
     raise ValueError(f"variant '{variant}' is unknown: small, or none")
   c = training.make_config('solve')
   c.num_steps = 20_000  # of the probe of positions

@@ -14,7 +14,7 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the framework's."""
-  return training.choose(_paper(), variant, {'small': _small})
+  return training.choose(_paper(), variant, VARIANTS)
 
 
 def _paper() -> ml_collections.ConfigDict:
@@ -68,3 +68,6 @@ def _small(c: ml_collections.ConfigDict) -> None:
   c.views.view_px = 112
   c.test.draws = 4
   c.model.fc_init = 'he'
+
+
+VARIANTS = {'small': _small}

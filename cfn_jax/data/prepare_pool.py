@@ -86,8 +86,9 @@ def _interrupts_noted() -> Iterator[threading.Event]:
   some of them locked, and the pool would wait for them for ever.
   """
   noted = threading.Event()
-  if threading.current_thread() is not threading.main_thread():
-    yield noted  # only the main thread has handlers
+  here = threading.current_thread() is threading.main_thread()
+  if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    yield noted  # only the main thread has handlers; a job in the background ignores the signal
     return
   before = signal.signal(signal.SIGINT, lambda *_: noted.set())
   try:
