@@ -254,7 +254,12 @@ def test_a_full_disk_is_named_where_the_system_names_nothing(tmp_path, monkeypat
   assert capsys.readouterr().err == f'error: {tmp_path}: No space left on device\n'
 
 
-@pytest.mark.parametrize('name', ['price_$1_$x^{1', 'caf\udce9', 'a[b]:cat:', '猫', 'a\nb'])
+NAMES = ('price_$1_$x^{1', 'caf\udce9', 'a[b]:cat:', '猫', 'a\nb')
+
+
+@pytest.mark.parametrize(
+  'name', [' '.join(NAMES), *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)]
+)
 def test_images_of_any_name_are_trained_on_and_drawn(name, tmp_path):
   from PIL import Image
 
