@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import tempfile
 
 os.environ.setdefault('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
@@ -15,6 +16,9 @@ os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.5')
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+# A job in the background ignores Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope='session')

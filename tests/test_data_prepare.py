@@ -389,7 +389,6 @@ import os, signal, sys, time
 from cfn_jax.data import prepare, prepare_pool
 
 def main():
-  signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
   wait = prepare_pool.futures.wait
 
   def interrupted(pending, *arguments):  # while it takes the locks of all futures, one by one

@@ -117,7 +117,6 @@ def test_stopped_by_either_signal_anywhere_the_run_is_the_uninterrupted_one(
 
 BEFORE = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
 from absl import app
 from cfn_jax import command, main
 def build(config, workdir):
