@@ -20,7 +20,7 @@ from typing import Any
 
 import ml_collections
 
-from cfn_jax import names, places
+from cfn_jax import fields, names, places
 
 LARGEST = 2**63 - 1  # what the arrays of a run can count to
 
@@ -146,9 +146,9 @@ def find_field(config: ml_collections.ConfigDict, name: str) -> Any:
   value: Any = config
   for part in name.split('.'):
     if not isinstance(value, ml_collections.ConfigDict) or part not in value:
-      fields = _flatten(config)
-      last = {field.rpartition('.')[2]: field for field in fields}
-      like = difflib.get_close_matches(name, [*fields], 1) or [
+      known = fields.flatten(config)
+      last = {field.rpartition('.')[2]: field for field in known}
+      like = difflib.get_close_matches(name, [*known], 1) or [
         last[each] for each in difflib.get_close_matches(name.rpartition('.')[2], [*last], 1)
       ]
       guess = f"; did you mean '{like[0]}'?" if like else ''
@@ -167,7 +167,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   task = getattr(config, 'task', '')
   if task not in ours:
     raise ConfigError(f'task = {task!r} is unknown: one of {", ".join(ours)}')
-  wanted, found = _flatten(load(ours[task])), _flatten(config)
+  wanted, found = fields.flatten(load(ours[task])), fields.flatten(config)
   for name in sorted({*wanted, *found}):
     if name not in found:
       raise ConfigError(f"the config has no field '{name}', which {ours[task]}.py has")
@@ -183,8 +183,8 @@ def find_changed(config: ml_collections.ConfigDict) -> list[str]:
   """Names the fields whose values are those of no variant that is made for the config's task."""
   name = configs_by_task()[config.task]
   module, paper = _load(name)
-  made = [_flatten(each) for each in (paper, *(load(f'{name}:{v}') for v in module.VARIANTS))]
-  values = _flatten(config).items()
+  made = [fields.flatten(each) for each in (paper, *(load(f'{name}:{v}') for v in module.VARIANTS))]
+  values = fields.flatten(config).items()
   return [field for field, value in values if all(value != each[field] for each in made)]
 
 
@@ -219,14 +219,3 @@ _KINDS = {
   tuple: 'a tuple',
   dict: 'a section',
 }
-
-
-def _flatten(section: ml_collections.ConfigDict, prefix: str = '') -> dict[str, Any]:
-  """Returns the fields by their names, such as 'data.root'."""
-  flat: dict[str, Any] = {}
-  for name, value in section.items():
-    if isinstance(value, ml_collections.ConfigDict):
-      flat |= _flatten(value, f'{prefix}{name}.')
-    else:
-      flat[f'{prefix}{name}'] = value
-  return flat

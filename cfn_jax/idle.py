@@ -14,6 +14,8 @@ from typing import Any
 
 import ml_collections
 
+from cfn_jax import fields
+
 Values = Mapping[str, Any]  # of a config, flat: 'puzzle.tile_px' to 64
 
 
@@ -178,7 +180,7 @@ def check(config: ml_collections.ConfigDict, set_fields: Iterable[str]) -> None:
   Raises:
     ValueError: names the field, its value and why it has no effect.
   """
-  values = dict(_flatten(config))
+  values = fields.flatten(config)
   for field in set_fields:
     if not values.get(field):
       continue
@@ -187,11 +189,3 @@ def check(config: ml_collections.ConfigDict, set_fields: Iterable[str]) -> None:
         raise ValueError(
           f'{field} = {values[field]!r} has no effect: {rule.because}; leave it out, or change that'
         )
-
-
-def _flatten(tree: Any, prefix: str = '') -> Iterable[tuple[str, Any]]:
-  for name, value in tree.items():
-    if isinstance(value, ml_collections.ConfigDict):
-      yield from _flatten(value, f'{prefix}{name}.')
-    else:
-      yield prefix + name, value

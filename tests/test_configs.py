@@ -8,10 +8,10 @@ import re
 import ml_collections
 import pytest
 
+from cfn_jax import fields
 from cfn_jax.jigsaw import permutations
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet
-from cfn_jax.training import checkpoint
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = {
@@ -219,9 +219,7 @@ def test_linear_probes_are_those_of_their_sources():
 
 
 def test_unblocked_differs_from_the_papers_run_in_what_blocks_chromatic_aberration_alone():
-  ours, papers = (
-    checkpoint.flatten(_load().get_config(variant).to_dict()) for variant in ('unblocked', '')
-  )
+  ours, papers = (fields.flatten(_load().get_config(variant)) for variant in ('unblocked', ''))
   assert {name: ours[name] for name in ours if ours[name] != papers[name]} == {
     'puzzle.crop_mode': 'random',
     'puzzle.grey_fraction': 0.0,

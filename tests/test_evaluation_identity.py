@@ -14,9 +14,9 @@ import numpy as np
 import probe_cases
 import pytest
 
+from cfn_jax import fields
 from cfn_jax.evaluation import features, frozen_layers, identity, runs, trunks
 from cfn_jax.models import inputs
-from cfn_jax.training import checkpoint
 from cfn_jax.transfer import files
 
 RECORD = inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0), 'tile', 58.0)
@@ -163,7 +163,7 @@ def test_each_field_changes_the_identity_of_a_run_or_is_refused(
   before = identify(make_config(name, images), monkeypatch, tmp_path)
   assert before == identify(make_config(name, images), monkeypatch, tmp_path)
   silent, refused = [], []
-  for field, value in checkpoint.flatten(make_config(name, images).to_dict()).items():
+  for field, value in fields.flatten(make_config(name, images)).items():
     config = make_config(name, images)
     config.update_from_flattened_dict({field: change(field, value)})
     spread = field in identity.SPREAD or field.partition('.')[0] in identity.SPREAD
@@ -186,16 +186,16 @@ def test_what_a_name_stands_for_changes_the_identity(name, images, monkeypatch, 
     {'data.val_max_images': 7},
     *({'weights': str(images / f'other_{what}.npz')} for what in ('record', 'order', 'padding')),
   ]
-  for fields in changes:
+  for changed in changes:
     config = make_config(name, images)
-    config.update_from_flattened_dict(fields)
-    assert identify(config, monkeypatch, tmp_path) != before, fields
+    config.update_from_flattened_dict(changed)
+    assert identify(config, monkeypatch, tmp_path) != before, changed
   (tmp_path / 'copy.npz').write_bytes((images / 'weights.npz').read_bytes())
   same = [{'weights': str(tmp_path / 'copy.npz')}, {'data.val_max_images': 15}]
-  for fields in same:  # the same content under another name; all images, said otherwise
+  for changed in same:  # the same content under another name; all images, said otherwise
     config = make_config(name, images)
-    config.update_from_flattened_dict(fields)
-    assert identify(config, monkeypatch, tmp_path) == before, fields
+    config.update_from_flattened_dict(changed)
+    assert identify(config, monkeypatch, tmp_path) == before, changed
 
 
 @pytest.mark.parametrize('name', ['frozen_layers', 'alexnet_to_jigsaw', 'knn', 'solve'])

@@ -5,8 +5,7 @@ import pytest
 import test_configs
 import test_main
 
-from cfn_jax import command, config_files, idle
-from cfn_jax.training import checkpoint
+from cfn_jax import command, config_files, fields, idle
 
 # The config, what makes the field idle, the field, and a word of the reason.
 CASES = [
@@ -52,11 +51,11 @@ def load(name):
   return command.load_config(f'{labelled_cases.REPOSITORY}/configs/{file}.py:{variant}')
 
 
-@pytest.mark.parametrize(('name', 'fields', 'field', 'reason'), CASES)
-def test_a_field_without_effect_is_refused_if_it_was_set(name, fields, field, reason):
+@pytest.mark.parametrize(('name', 'given', 'field', 'reason'), CASES)
+def test_a_field_without_effect_is_refused_if_it_was_set(name, given, field, reason):
   config = load(name)
-  config.update_from_flattened_dict(fields)
-  values = checkpoint.flatten(config.to_dict())
+  config.update_from_flattened_dict(given)
+  values = fields.flatten(config)
   if not values[field]:
     config.update_from_flattened_dict({field: type(values[field])('1')})
   with pytest.raises(ValueError, match=rf'^{field} = .* has no effect: .*{reason}.*; leave it out'):
@@ -66,10 +65,10 @@ def test_a_field_without_effect_is_refused_if_it_was_set(name, fields, field, re
 
 def test_every_rule_has_a_case():
   met = set()
-  for name, fields, field, _ in CASES:
+  for name, given, field, _ in CASES:
     config = load(name)
-    config.update_from_flattened_dict(fields)
-    values = checkpoint.flatten(config.to_dict())
+    config.update_from_flattened_dict(given)
+    values = fields.flatten(config)
     names = {field, field.partition('.')[0]}
     met |= {rule for rule in idle.RULES if names & set(rule.fields) and rule.holds(values)}
   assert met == set(idle.RULES)
@@ -127,7 +126,7 @@ def test_a_config_of_ones_own_may_not_set_it_either(tmp_path):
 def test_rules_name_fields_that_there_are():
   known = set()
   for name in test_configs.CONFIGS:
-    flat = checkpoint.flatten(load(name).to_dict())
+    flat = fields.flatten(load(name))
     known |= {*flat, *(field.partition('.')[0] for field in flat)}
   assert {field for rule in idle.RULES for field in rule.fields} <= known
 

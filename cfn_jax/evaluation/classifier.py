@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import ml_collections
 import optax
 
+from cfn_jax import fields
 from cfn_jax.data import bad_images, pipeline
 from cfn_jax.evaluation import identity, labelled, scores, views
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet, figures, inputs
 from cfn_jax.models import trunk as trunks
-from cfn_jax.training import checkpoint, metrics, optimizer
+from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -141,16 +142,11 @@ class Classifier:
 
   def describe(self) -> dict[str, Any]:
     """Gives what a checkpoint says of the network, for transfer/."""
-    return {
-      'order': self.network.trunk.order,
-      'stride': self.network.trunk.stride,
-      'padding': self.network.trunk.padding,
-      'input': self.record.to_json(),
-    }
+    return self.network.trunk.describe() | {'input': self.record.to_json()}
 
   def identify(self) -> dict[str, Any]:
     """Returns all that training depends on besides images and config, as plain values."""
-    shapes = checkpoint.flatten(self.shapes())
+    shapes = fields.flatten(self.shapes())
     return {
       'network': self.describe() | {'groups': list(self.network.trunk.groups)},
       'shapes': {name: list(array.shape) for name, array in shapes.items()},

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 import ml_collections
 
+from cfn_jax import fields
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks, views
 from cfn_jax.models import figures
 from cfn_jax.transfer import networks
@@ -37,7 +38,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  runs.check_numbers(config)
+  fields.check_numbers(config)
   layers = tuple(config.layers)
   if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
     raise ValueError(f'layers = {layers}: different numbers from 1 to 5')

@@ -13,7 +13,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from cfn_jax.training import checkpoint
+from cfn_jax import fields
 from cfn_jax.transfer import weights as weights_lib
 
 # How work is spread over devices, hosts and processes, watched and kept: it changes no figure.
@@ -79,7 +79,7 @@ def describe(
   left = SPREAD | NAMED | without
   return {
     name: value
-    for name, value in checkpoint.flatten(config.to_dict()).items()
+    for name, value in fields.flatten(config).items()
     if name not in left and name.partition('.')[0] not in left
   }
 
@@ -106,12 +106,4 @@ def hash_arrays(params: Mapping[str, Mapping[str, np.ndarray]]) -> str:
 
 def describe_weights(weights: weights_lib.Weights) -> dict[str, Any]:
   """Returns all of some weights that can change a figure: arrays, network, how it is fed."""
-  return {
-    'arrays': hash_arrays(weights.params),
-    'kind': weights.kind,
-    'order': weights.order,
-    'groups': list(weights.groups),
-    'stride': weights.stride,
-    'padding': weights.padding,
-    'input': weights.input.to_json(),
-  }
+  return weights.describe() | {'arrays': hash_arrays(weights.params)}

@@ -13,6 +13,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from cfn_jax import fields
 from cfn_jax.data import bad_images, pipeline
 from cfn_jax.evaluation import (
   feature_cache,
@@ -68,7 +69,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  runs.check_numbers(config)
+  fields.check_numbers(config)
   model, view, made = config.model, config.views, config.features
   features.check_dtype(made.dtype)
   if made.part_images < 1:

@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_collections
 
+from cfn_jax import fields
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet, cfn, figures, inputs
@@ -31,7 +32,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  runs.check_numbers(config)
+  fields.check_numbers(config)
   view, test, model = config.views, config.test, config.model
   if view.crop not in CROPS:
     raise ValueError(f"views.crop = '{view.crop}' is unknown: one of {', '.join(CROPS)}")
@@ -84,7 +85,7 @@ def make_classifier(
     ValueError: an unknown network or normalisation; a view that is no grid of tiles, or too small.
   """
   model, view = config.model, config.views
-  fields: dict[str, Any] = {
+  head: dict[str, Any] = {
     'trunk': pretexts.make_trunk(config),
     'fc6_features': model.fc6_features,
     'fc7_features': model.fc7_features,
@@ -97,9 +98,9 @@ def make_classifier(
     raise ValueError(f'views.view_px = {view.view_px} is no grid of model.grid = {grid} tiles')
   figures.check_input_size(view.view_px // max(1, grid), model.stride)
   network = (
-    cfn.Cfn(num_permutations=len(class_names), **fields)
+    cfn.Cfn(num_permutations=len(class_names), **head)
     if grid
-    else alexnet.AlexNet(num_classes=len(class_names), **fields)
+    else alexnet.AlexNet(num_classes=len(class_names), **head)
   )
   return classifier.Classifier(
     network=network,

@@ -17,7 +17,6 @@ import ml_collections
 
 from cfn_jax import terminal
 from cfn_jax.evaluation import identity
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import devices, metrics, provenance, scoring, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints
@@ -196,22 +195,3 @@ def say(message: str) -> None:
   """Tells on the terminal how far an evaluation is; on the first host."""
   if not jax.process_index():
     terminal.say(message)
-
-
-# The least and the largest legal value of the numbers of these configs, besides the pretext's.
-LIMITS = {
-  'views.view_px': (11, 4096),
-  'views.resize_px': (11, 4096),
-  'test.draws': (1, 1000),
-}
-
-
-def check_numbers(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError for a number that no run can have, naming its field and the limit."""
-  for field, (least, largest) in (pretexts.LIMITS | LIMITS).items():
-    value: Any = config
-    for name in field.split('.'):
-      value = value[name] if isinstance(value, ml_collections.ConfigDict) and name in value else ''
-    if value != '' and not least <= value <= largest:  # nan lies nowhere
-      limit = f'at most {largest}' if value > largest else f'at least {least}'
-      raise ValueError(f'{field} = {value}: {limit}')

@@ -18,6 +18,7 @@ import ml_collections
 import numpy as np
 import optax
 
+from cfn_jax import fields
 from cfn_jax.data import pipeline
 from cfn_jax.evaluation import (
   features,
@@ -44,7 +45,7 @@ def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
     ValueError: what is wrong, where, and what would be right.
   """
   c = config.solve
-  runs.check_numbers(config)
+  fields.check_numbers(config)
   linear_task.check_standard(config.probe.standardize)
   features.check_dtype(config.features.dtype)
   loop.check(config)

@@ -13,6 +13,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from cfn_jax import fields
 from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
@@ -72,7 +73,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
     )
   permutations = find_permutations(weights, path)
   own = complete_config(weights.origin.get('config'), config, path)
-  pretexts.check_numbers(own)
+  fields.check_numbers(own)
   training, validation = pretexts.open_data(own)
   for which, source in (('training', training), ('validation', validation)):
     if not len(source):

@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import ml_collections
 
+from cfn_jax import fields
 from cfn_jax.evaluation import (
   classifier,
   labelled,
@@ -56,7 +57,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  runs.check_numbers(config)
+  fields.check_numbers(config)
   if config.trained not in TRAINED:
     raise ValueError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
   magic_init.check(config.magic_init)

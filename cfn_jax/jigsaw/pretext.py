@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from cfn_jax import fields
 from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
@@ -209,12 +210,7 @@ class Pretext:
 
   def describe(self) -> dict[str, Any]:
     """Returns what a checkpoint says of the network, for transfer/: plain values."""
-    return {
-      'order': self.model.trunk.order,
-      'stride': self.model.trunk.stride,
-      'padding': self.model.trunk.padding,
-      'input': self.record.to_json(),
-    }
+    return self.model.trunk.describe() | {'input': self.record.to_json()}
 
   def logits(self, params: Any, batch: tasks.Batch, key: jax.Array | None = None) -> jax.Array:
     """Gives logits `[B, N]`, or `[B, k, N]`, of a batch; with a key, dropout is on.
@@ -238,7 +234,7 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
   Raises:
     ValueError: what is wrong in the config or with the data, and what would be right.
   """
-  check_numbers(config)
+  fields.check_numbers(config)
   geometry = transform.make_geometry(config)
   record = make_input(config)
   permutations = make_permutation_set(config)
@@ -274,51 +270,3 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
     group=config.data.puzzles_per_image,
     val_max_images=config.data.val_max_images,
   )
-
-
-# The numbers of a config that no other check covers: the least and the largest legal value.
-LIMITS = {
-  'seed': (0, 2**63 - 1),
-  'batch_size': (1, 2**20),
-  'eval_batch_size': (1, 2**20),
-  'num_steps': (1, 2**31 - 2),
-  'log_every_steps': (1, 2**31 - 2),
-  'eval_every_steps': (1, 2**31 - 2),
-  'checkpoint_every_steps': (1, 2**31 - 2),
-  'keep_latest': (1, 10**6),
-  'keep_best': (0, 10**6),
-  'plateau_warning_steps': (0, 2**31 - 2),
-  'learning_rate': (1e-12, 1e30),
-  'decay_factor': (0, 1),
-  'warmup_steps': (0, 2**31 - 2),
-  'momentum': (0, 0.99999),
-  'weight_decay': (0, 1),
-  'bias_rate': (0, 1e6),
-  'bias_decay': (0, 1e6),
-  'data.val_fraction': (0, 1),
-  'data.val_max_images': (0, 2**62),
-  'data.crops_per_photograph': (1, 10**7),
-  'data.val_crops_per_photograph': (1, 10**7),
-  'data.num_workers': (0, 1024),
-  'data.puzzles_per_image': (1, 10**6),
-  'model.stride': (1, 11),
-  'model.width': (0.01, 16),
-  'model.fc6_features': (0, 2**20),
-  'model.fc7_features': (1, 2**20),
-  'model.fc8_features': (0, 2**20),
-  'model.dropout': (0, 0.99999),
-  'model.permutations_per_pass': (1, 10**6),
-  'puzzle.global_std': (1e-6, 1e6),
-  'puzzle.tile_scale': (1e-6, 1e6),
-}
-
-
-def check_numbers(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError for a number that no run can have, naming its field and the limit."""
-  for field, (least, largest) in LIMITS.items():
-    value = config
-    for name in field.split('.'):
-      value = value[name]
-    if not least <= value <= largest:  # nan lies nowhere
-      limit = f'at most {largest}' if value > largest else f'at least {least}'
-      raise ValueError(f'{field} = {value}: {limit}')

@@ -85,6 +85,10 @@ class Trunk(nn.Module):
     stages['pool5'] = _pool_relu(maps, 0)
     return stages
 
+  def describe(self) -> dict[str, Any]:
+    """Returns what a checkpoint says of the trunk that its parameters do not, as plain values."""
+    return {'order': self.order, 'stride': self.stride, 'padding': self.padding}
+
   @property
   def initial(self) -> figures.Initial:
     """How layers start."""

@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from cfn_jax.training import digests, step_folders
-from cfn_jax.training.fingerprints import check_fingerprint, flatten, say_changes
+from cfn_jax.training.fingerprints import check_fingerprint, say_changes
 from cfn_jax.training.step_folders import CheckpointError, DamagedError
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
   'DamagedError',
   'Start',
   'check_fingerprint',
-  'flatten',
   'say_changes',
 ]
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cfn_jax import fields
 from cfn_jax.training.step_folders import CheckpointError
 
 
@@ -11,12 +12,7 @@ def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
   """Says which fields of a config differ from those that a step was made with."""
   if 'config' not in meta:
     return ' (what changed is not known: it was saved without its config)'
-  before, now = flatten(meta['config']), flatten(json.loads(json.dumps(config)))
-  changed = [
-    f'{name}: {before.get(name)!r}, now {now.get(name)!r}'
-    for name in sorted({*before, *now})
-    if before.get(name) != now.get(name)
-  ]
+  changed = _compare(meta['config'], config)
   return f' (changed: {"; ".join(changed)})' if changed else ''
 
 
@@ -32,12 +28,7 @@ def check_fingerprint(
   Raises:
     CheckpointError: names each difference with both values.
   """
-  then, now = flatten(saved), flatten(json.loads(json.dumps(dict(wanted))))
-  differences = [
-    f'{name}: {then.get(name)!r} then, {now.get(name)!r} now'
-    for name in sorted({*then, *now})
-    if then.get(name) != now.get(name)
-  ]
+  differences = _compare(saved, wanted)
   if differences:
     more = [f'and {len(differences) - 2} more'] if len(differences) > 3 else []
     listed = differences[: 2 if more else 3] + more
@@ -48,12 +39,11 @@ def check_fingerprint(
     )
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """Returns the leaves of nested mappings, 'section.field' to its value."""
-  flat: dict[str, Any] = {}
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      flat |= flatten(value, f'{prefix}{name}.')
-    else:
-      flat[prefix + name] = value
-  return flat
+def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+  """Says of each field that differs from what was saved, as JSON keeps it, both values."""
+  then, now = fields.flatten(saved), fields.flatten(json.loads(json.dumps(dict(wanted))))
+  return [
+    f'{name}: {then.get(name)!r} then, {now.get(name)!r} now'
+    for name in sorted({*then, *now})
+    if then.get(name) != now.get(name)
+  ]

@@ -26,13 +26,7 @@ _LICENCE = (
 
 def make_record(weights: weights_lib.Weights) -> dict[str, Any]:
   """Gives all of the weights but their arrays, as plain values."""
-  return {
-    'kind': weights.kind,
-    'order': weights.order,
-    'groups': list(weights.groups),
-    'stride': weights.stride,
-    'padding': weights.padding,
-    'input': weights.input.to_json(),
+  return weights.describe() | {
     # One order of the keys, so that equal weights make equal files.
     'origin': json.loads(json.dumps(weights_lib.json_ready(weights.origin), sort_keys=True)),
   }

@@ -60,6 +60,17 @@ class Weights:
   origin: dict[str, Any] = dataclasses.field(default_factory=dict)
   padding: int = 0
 
+  def describe(self) -> dict[str, Any]:
+    """Returns all but the arrays and where they come from, as plain values."""
+    return {
+      'kind': self.kind,
+      'order': self.order,
+      'groups': list(self.groups),
+      'stride': self.stride,
+      'padding': self.padding,
+      'input': self.input.to_json(),
+    }
+
   def layers(self) -> tuple[str, ...]:
     """Gives the layers that there are, from the input up."""
     return tuple(name for name in LAYERS if name in self.params)
