@@ -7,7 +7,6 @@ The authors' solver; the same loop.
 """
 
 import dataclasses
-from typing import Any
 
 import ml_collections
 
@@ -85,22 +84,19 @@ def make_classifier(
     ValueError: an unknown network or normalisation; a view that is no grid of tiles, or too small.
   """
   model, view = config.model, config.views
-  head: dict[str, Any] = {
-    'trunk': pretexts.make_trunk(config),
-    'fc6_features': model.fc6_features,
-    'fc7_features': model.fc7_features,
-    'dropout': model.dropout,
-  }
   if model.name not in PAPER:
     raise ValueError(f"model.name = '{model.name}' is unknown: one of {', '.join(PAPER)}")
   grid = model.grid if model.name == 'cfn' else 0
   if grid and (grid < 1 or view.view_px % grid):
     raise ValueError(f'views.view_px = {view.view_px} is no grid of model.grid = {grid} tiles')
   figures.check_input_size(view.view_px // max(1, grid), model.stride)
-  network = (
-    cfn.Cfn(num_permutations=len(class_names), **head)
-    if grid
-    else alexnet.AlexNet(num_classes=len(class_names), **head)
+  make = cfn.Cfn if grid else alexnet.AlexNet
+  network = make(
+    num_classes=len(class_names),
+    trunk=pretexts.make_trunk(config),
+    fc6_features=model.fc6_features,
+    fc7_features=model.fc7_features,
+    dropout=model.dropout,
   )
   return classifier.Classifier(
     network=network,

@@ -110,7 +110,7 @@ def make_trunk(config: ml_collections.ConfigDict) -> trunk.Trunk:
   )
 
 
-def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.Cfn | cfn.Stacked:
+def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> alexnet.AlexNet:
   """Builds the network.
 
   Raises:
@@ -136,7 +136,7 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> cfn.
   own = {'fc6_features': c.fc6_features} if c.fc6_features else {}
   network = cfn.Cfn if c.name == 'cfn' else cfn.Stacked
   return network(
-    num_permutations=c.fc8_features or num_permutations,
+    num_classes=c.fc8_features or num_permutations,
     trunk=make_trunk(config),
     fc7_features=c.fc7_features,
     dropout=c.dropout,
@@ -174,7 +174,7 @@ class Pretext:
   permutations: np.ndarray  # uint8 [N, T]
   visits: transform.MakePuzzle
   input: inputs.InputRecord
-  model: cfn.Cfn | cfn.Stacked
+  model: alexnet.AlexNet
   group: int = 1  # steps in a row that share the decoded images
   val_max_images: int = 0  # 0: all
 

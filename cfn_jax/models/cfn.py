@@ -19,26 +19,18 @@ Array = jax.Array
 NAMES = ('cfn', 'stacked')
 
 
-class Cfn(nn.Module):
+class Cfn(alexnet.AlexNet):
   """The CFN: tiles `[B, T, h, w, 3]`, each normalised, to logits `[B, N]` float32.
 
+  An AlexNet whose trunk and fc6 see one tile at a time. Its classes are the N permutations.
+
   With `permutations` int32 `[B, k, T]` the tiles come in reading order, and the logits of the k
-  puzzles that those permutations make are `[B, k, N]`: the trunk sees one tile at a time, so
-  permuting its features equals permuting the tiles, and k puzzles cost one pass of the trunk.
+  puzzles that those permutations make are `[B, k, N]`: permuting features equals permuting tiles,
+  so k puzzles cost one pass of the trunk.
   """
 
-  num_permutations: int
   trunk: trunks.Trunk = dataclasses.field(default_factory=lambda: trunks.Trunk(stride=2))
   fc6_features: int = 512
-  fc7_features: int = 4096
-  dropout: float = 0.5
-
-  def setup(self) -> None:
-    nn.share_scope(self, self.trunk)  # parameters stay flat: params['conv1']
-    self.fc6 = trunks.dense(self.trunk, 'fc6', self.fc6_features)
-    self.fc7 = trunks.dense(self.trunk, 'fc7', self.fc7_features)
-    self.fc8 = trunks.dense(self.trunk, 'fc8', self.num_permutations, jnp.float32)
-    self.drop = nn.Dropout(self.dropout)
 
   def __call__(
     self, tiles: Array, permutations: Array | None = None, *, train: bool = False
@@ -60,29 +52,11 @@ class Cfn(nn.Module):
     shared = nn.vmap(one_puzzle, variable_axes={'params': None}, split_rngs={'params': False})
     return shared(self, tiles)
 
-  def stages(self, images: Array) -> dict[str, Array]:
-    """Returns every stage of the trunk by Caffe's name, see `Trunk.stages`."""
-    return self.trunk.stages(images)
 
-
-class Stacked(nn.Module):
+class Stacked(alexnet.AlexNet):
   """One AlexNet over all tiles: `[B, T, h, w, 3]` stacked to `[B, h, w, T * 3]`, to `[B, N]`."""
 
-  num_permutations: int
   trunk: trunks.Trunk = dataclasses.field(default_factory=lambda: trunks.Trunk(stride=2))
-  fc6_features: int = 4096
-  fc7_features: int = 4096
-  dropout: float = 0.5
-
-  def setup(self) -> None:
-    self.network = alexnet.AlexNet(
-      num_classes=self.num_permutations,
-      trunk=self.trunk,
-      fc6_features=self.fc6_features,
-      fc7_features=self.fc7_features,
-      dropout=self.dropout,
-    )
-    nn.share_scope(self, self.network)  # parameters stay flat: params['conv1']
 
   def __call__(
     self, tiles: Array, permutations: Array | None = None, *, train: bool = False
@@ -91,7 +65,7 @@ class Stacked(nn.Module):
       raise ValueError('the stacked network sees all tiles at once: one permutation a pass')
     batch, count, height, width, channels = tiles.shape
     images = tiles.transpose(0, 2, 3, 1, 4).reshape(batch, height, width, count * channels)
-    return self.network(images, train=train)
+    return super().__call__(images, train=train)
 
 
 def permute_tiles(features: Array, permutations: Array) -> Array:

@@ -50,7 +50,7 @@ def make_network(
   dropout: float = 0.5,
   dtype: Any = jnp.float32,
   remat: bool = False,
-) -> alexnet.AlexNet | cfn.Cfn:
+) -> alexnet.AlexNet:
   """Builds the network that `weights.params` are the parameters of.
 
   For a trunk it is AlexNet, whose `stages` need no fully connected layer. Parameters that the
@@ -82,10 +82,8 @@ def make_network(
     'fc6_features': outputs.get('fc6', 4096),
     'fc7_features': outputs.get('fc7', 4096),
   }
-  last = outputs.get('fc8', num_classes or 1000)
-  if weights.kind == 'cfn':
-    return cfn.Cfn(num_permutations=last, **geometry)
-  return alexnet.AlexNet(num_classes=last, **geometry)
+  make = cfn.Cfn if weights.kind == 'cfn' else alexnet.AlexNet
+  return make(num_classes=outputs.get('fc8', num_classes or 1000), **geometry)
 
 
 def trunk_stages(weights: weights_lib.Weights, images: np.ndarray) -> dict[str, np.ndarray]:
