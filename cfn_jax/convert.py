@@ -42,7 +42,7 @@ def make_parser() -> arguments.Parser:
   add('--weights', default='params', choices=('params', 'ema'), help='which of a checkpoint')
   add('--input', default='', choices=('', 'keep', *inputs.RECORDS), help='fold it into conv1')
   add('--stride', type=int, default=0, help="conv1's; 0: 4 for AlexNet, 2 for a CFN, as --from is")
-  add('--classes', type=int, default=0, help='fresh fc6..fc8 with so many outputs; 0: trunk alone')
+  add('--classes', type=int, default=0, help='outputs of fresh fc6..fc8; 0: trunk alone')
   add('--fc-init', default='', choices=('', *surgery.FC_INITS), help="how those start: 'bias'")
   add('--seed', type=int, default=0, help='draws them')
   add('--names', default='', choices=export.NAMES, help="'vissl': keys of VISSL's trunks")
@@ -133,7 +133,7 @@ def check_source(flags: argparse.Namespace) -> None:
 
 
 def _choose_model(flags: argparse.Namespace) -> str:
-  """Gives the network that is asked for; '': as the source is."""
+  """Returns the network that is asked for; '': as the source is."""
   return flags.model or ('alexnet' if flags.checkpoint else '')
 
 

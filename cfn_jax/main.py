@@ -81,7 +81,7 @@ def start_from(
   made: task.Task,
   workdir: pathlib.Path,
 ) -> task.Task:
-  """Lets step 0 take the weights that the config names; a run that goes on needs them no more."""
+  """Lets step 0 take the weights that the config names; a resumed run needs them no more."""
   from cfn_jax.jigsaw import initial  # brings in the readers of all formats
 
   path = str(pathlib.Path(config.init_from))
@@ -106,7 +106,7 @@ def run(
       with explain_memory(config):
         return loop.fit(made, config, workdir)
     except images.BadImage as error:
-      hint = '--config.data.on_bad_image=skip lists such files and goes on without them'
+      hint = '--config.data.on_bad_image=skip lists such files and trains without them'
       raise images.BadImage(error.name, f'{error.reason}; {hint}') from error
 
 
@@ -223,7 +223,7 @@ def main(arguments: list[str]) -> None:
       figures = TASKS[config.task](config, workdir)
   except KeyboardInterrupt as error:  # before a run began, or between two runs of an evaluation
     number = signal.SIGTERM if isinstance(error, stopping.Terminated) else signal.SIGINT
-    terminal.say(f'{number.name}: stopped outside a run; the same command goes on')
+    terminal.say(f'{number.name}: stopped while no run was training; the same command resumes')
     sys.exit(128 + number)
   except stopping.Stopped as stopped:
     terminal.say(str(stopped))

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
   except (prepare.PrepareError, SourceError, places.PlaceError) as error:
     return terminal.say_error(*terminal.describe(error))
   except KeyboardInterrupt:
-    terminal.say('prepare: interrupted; the same command goes on with the next shard')
+    terminal.say('prepare: interrupted; the same command resumes with the next shard')
     return 130
   for line in index['skipped'][:_SHOWN]:
     _say(f'left out: {line["name"]}: {line["reason"]}')

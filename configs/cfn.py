@@ -30,27 +30,27 @@ def _paper() -> ml_collections.ConfigDict:
   c.batch_size = 256  # images a step, over all devices
   c.eval_batch_size = 256  # images at once in an evaluation; changes no figure
   c.num_steps = 350_000  # steps of the whole run
-  c.log_every_steps = 100  # a line of metrics.jsonl every so many steps
-  c.eval_every_steps = 5_000  # an evaluation every so many steps, and at the end
+  c.log_every_steps = 100  # steps between two lines of metrics.jsonl
+  c.eval_every_steps = 5_000  # steps between two evaluations; one comes at the end too
   c.eval_bits = False  # True: evaluations also give bits and the share of tiles put right
-  c.checkpoint_every_steps = 5_000  # a checkpoint every so many steps, and at evaluations
+  c.checkpoint_every_steps = 5_000  # steps between two checkpoints; evaluations save one too
   c.keep_latest = 2  # newest checkpoints kept
   c.keep_best = 1  # best checkpoints, by the task's own figure, kept besides them
   c.start_over = False  # True: where every checkpoint is damaged, begin again at step 0
   c.init_from = ''  # a checkpoint or weights file: step 0 starts from its weights; '': at random
   c.on_nonfinite = 'stop'  # a loss or gradient that is no number: 'stop', or 'skip' the step
-  c.nonfinite_limit = 10  # 'skip': so many such steps in the whole run; one more stops it
+  c.nonfinite_limit = 10  # 'skip': such steps that a whole run may have; one more stops it
   c.plateau_warning_steps = 20_000  # warn when the loss stays at chance for so long; 0: never
-  c.num_devices = 0  # the first so many devices; 0: all of all hosts
+  c.num_devices = 0  # how many devices compute; 0: all of all hosts
   c.compute_dtype = 'float32'  # 'float32' or 'bfloat16'; parameters, logits, loss stay float32
   c.matmul_precision = 'default'  # float32 products: 'default', 'tensorfloat32' or 'float32'
   c.remat = False  # True: the backward pass computes the trunk again; less memory, more time
-  c.accumulate_steps = 1  # a batch in so many parts, one after the other; less memory
+  c.accumulate_steps = 1  # parts of a batch, one after the other; less memory
   c.ema_decay = 0.0  # moving average of the parameters, evaluated beside them; 0: off, e.g. 0.999
   c.deterministic = False  # True: bit for bit the same on a GPU too, at some cost in speed
 
   c.compilation_cache_dir = ''  # compiled programs are kept there for later runs; '': nowhere
-  c.profile_steps = 0  # a trace of so many steps is written into <workdir>/profile; 0: none
+  c.profile_steps = 0  # steps whose trace is written into <workdir>/profile; 0: none
   c.profile_start_step = 10  # the step at which it begins, counted from the start of this process
 
   # Several hosts; see docs/clusters.md.
@@ -67,7 +67,7 @@ def _paper() -> ml_collections.ConfigDict:
   c.schedule = 'step'  # 'step': x decay_factor every decay_steps; 'cosine': to 0 at num_steps
   c.decay_steps = 100_000  # steps between two drops of the rate
   c.decay_factor = 0.1  # each drop multiplies the rate by this
-  c.warmup_steps = 0  # the rate rises linearly over so many steps; 0: at once
+  c.warmup_steps = 0  # steps over which the rate rises linearly; 0: at once
   c.momentum = 0.9  # 0 to 1
   c.weight_decay = 5e-4  # L2, weights
   c.clip_gradients = 0.0  # larger gradients are shrunk to this norm, all together; 0: off
@@ -87,7 +87,7 @@ def _paper() -> ml_collections.ConfigDict:
   d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
   d.refresh = False  # True: list the folder again
   d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
-  d.puzzles_per_image = 1  # puzzles cut out of each decoded image, for so many steps in a row
+  d.puzzles_per_image = 1  # puzzles cut out of each decoded image, one for each of that many steps
   d.num_workers = 8  # loader processes; 0: threads of this process
   d.num_threads = 1  # reading threads in each process
   d.read_ahead_batches = 2  # batches that each loader process keeps ready
@@ -100,7 +100,7 @@ def _paper() -> ml_collections.ConfigDict:
   p.mean = 0.0  # 'target': the wanted mean Hamming distance; 0: off
   p.min_distance = 0  # smallest Hamming distance between two of the set; 0: any
   p.file = ''  # a file that holds the set, instead of all the above
-  p.fixed_per_image = 0  # each image sees only so many of the set, always the same; 0: all
+  p.fixed_per_image = 0  # permutations that an image sees, always the same ones; 0: all
 
   z = c.puzzle = ml_collections.ConfigDict()
   z.resize_px = 256  # the short side of the image is resized to this

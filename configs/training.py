@@ -77,7 +77,7 @@ def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   d.val_split = ''  # as split, for the test
   d.val_fraction = 0.2  # held out by a hash of the names where no other test is named
   d.val_max_images = 0  # test on at most this many images, a random subset; 0: on all
-  d.allow_empty_classes = False  # True: a class without test images is left out and named
+  d.allow_empty_classes = False  # True: a class without test images is skipped and named
   d.labels = 'lists'  # 'voc': from ImageSets/Main ('lists') or the XML files ('annotations')
   d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
   d.refresh = False  # True: list the folder again

@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope='session')
 def shared_root():
-  """Gives a function from a name under `../shared` to its path; skips where it is absent."""
+  """Returns a function from a name under `../shared` to its path; skips where it is absent."""
 
   def find(name: str) -> pathlib.Path:
     path = REPOSITORY.parent / 'shared' / name
@@ -36,7 +36,7 @@ def shared_root():
 
 @pytest.fixture(scope='session')
 def shared_data():
-  """Gives a function from a name to its path in `../shared/data` (or $CFN_TEST_DATA)."""
+  """Returns a function from a name to its path in `../shared/data` (or $CFN_TEST_DATA)."""
 
   def find(name: str) -> pathlib.Path:
     root = pathlib.Path(os.environ.get('CFN_TEST_DATA') or REPOSITORY.parent / 'shared' / 'data')

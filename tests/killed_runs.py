@@ -87,7 +87,7 @@ class Run:
 
 
 def find_session(leader):
-  """Gives the living processes of a session."""
+  """Returns the living processes of a session."""
   found = []
   for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
     try:
@@ -100,7 +100,7 @@ def find_session(leader):
 
 
 def read_rows(workdir):
-  """Gives the whole rows that are there now."""
+  """Returns the whole rows that are there now."""
   path = pathlib.Path(workdir) / 'metrics.jsonl'
   lines = path.read_text().split('\n')[:-1] if path.exists() else []
   return [json.loads(line) for line in lines]

@@ -90,7 +90,7 @@ def _modules():
 
 
 def _own_imports(path):
-  """Gives the project's modules that a file imports, anywhere in it, as 'room/module'."""
+  """Returns the project's modules that a file imports, anywhere in it, as 'room/module'."""
   found = set()
   for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
     if isinstance(node, ast.ImportFrom) and (node.module or '').split('.')[0] == 'cfn_jax':

@@ -43,7 +43,7 @@ def _leaves(config, prefix=''):
 
 
 def _chain(node):
-  """Gives ['config', 'puzzle', 'tile_px'] for the expression config.puzzle.tile_px."""
+  """Returns ['config', 'puzzle', 'tile_px'] for the expression config.puzzle.tile_px."""
   names = []
   while isinstance(node, ast.Attribute):
     names.insert(0, node.attr)
@@ -52,7 +52,7 @@ def _chain(node):
 
 
 def _fields_read(path):
-  """Gives the fields that a module reads off a config, through local names for its sections too."""
+  """Returns the fields that a module reads off a config, by local names of sections too."""
   read = set()
   for function in ast.walk(ast.parse(path.read_text())):
     if not isinstance(function, ast.FunctionDef):
@@ -75,7 +75,7 @@ def _fields_read(path):
 
 
 def _fields():
-  """Gives the fields of every config."""
+  """Returns the fields of every config."""
   return set().union(*(_leaves(_load(name).get_config()) for name in CONFIGS))
 
 

@@ -65,7 +65,7 @@ if __name__ == '__main__':
 
 
 def _processes(mark):
-  """Gives the processes that were started with this mark in their environment."""
+  """Returns the processes that were started with this mark in their environment."""
   found = set()
   for folder in pathlib.Path('/proc').iterdir():
     try:

@@ -139,7 +139,9 @@ def test_a_signal_before_the_run_ends_with_its_code_and_a_line(number, tmp_path)
     check=False,
   )
   assert result.returncode == 128 + number, result.stderr
-  assert f'{number.name}: stopped outside a run; the same command goes on' in result.stderr
+  assert (
+    f'{number.name}: stopped while no run was training; the same command resumes' in result.stderr
+  )
   assert 'Traceback' not in result.stderr
 
 

@@ -21,7 +21,7 @@ PAGES = (
 
 
 def _commands(page):
-  """Gives the commands of a page's indented and fenced blocks, continuation lines joined."""
+  """Returns the commands of a page's indented and fenced blocks, continuation lines joined."""
   text = (REPOSITORY / page).read_text().replace('\\\n', ' ')
   return [
     re.sub(r'\s+', ' ', line.strip())

@@ -31,7 +31,7 @@ def compile_step(config, count):
 
 
 def count_operations(compiled):
-  """Gives the arithmetic of one device."""
+  """Returns the arithmetic of one device."""
   return compiled.cost_analysis()['flops']
 
 

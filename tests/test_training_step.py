@@ -36,7 +36,7 @@ def make_mesh(count):
 
 
 def make_parts(config, mesh):
-  """Gives the state of step 0, the step, a function from a seed to a batch, and the task."""
+  """Returns the state of step 0, the step, a function from a seed to a batch, and the task."""
   pretext = timing_step.make_pretext(config)
   task = jigsaw_task.make_task(config, pretext)
   state, step = loop.start(task, config, mesh)
@@ -61,7 +61,7 @@ def train(config, *, count=1, steps=5):
 
 
 def distance(a, b):
-  """Gives the difference of two trees as a share of the first's norm, the largest of any leaf."""
+  """Returns the difference of two trees as a share of the first's norm, the largest of any leaf."""
   apart = jax.tree.map(lambda x, y: np.linalg.norm(x - y) / max(np.linalg.norm(x), 1e-6), a, b)
   return max(jax.tree.leaves(apart))
 

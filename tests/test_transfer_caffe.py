@@ -163,7 +163,7 @@ def test_a_file_read_and_written_again_has_the_same_arrays(tmp_path, shared_root
 
 
 def _settings(text):
-  """Gives the settings of each layer of a prototxt: {name: {setting: value}}."""
+  """Returns the settings of each layer of a prototxt: {name: {setting: value}}."""
   found = {}
   for layer in text.split('layer {')[1:]:
     name = re.search(r'name: "(\w+)"', layer)[1]

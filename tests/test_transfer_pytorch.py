@@ -28,7 +28,7 @@ def _load_module(path):
 
 
 def _figures(source):
-  """Gives the constants of a module file without running it."""
+  """Returns the constants of a module file without running it."""
   return {
     node.target.id if isinstance(node, ast.AnnAssign) else node.targets[0].id: ast.literal_eval(
       node.value

@@ -83,7 +83,7 @@ def ours(weights, prepared):
 
 
 def difference(found, wanted):
-  """Gives the L2 norm of the difference relative to that of `wanted`; inf for other shapes."""
+  """Returns the L2 norm of the difference relative to that of `wanted`; inf for other shapes."""
   if found.shape != wanted.shape:
     return np.inf
   wanted = wanted.astype(np.float64)

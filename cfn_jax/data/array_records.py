@@ -226,7 +226,7 @@ def load_index(root: pathlib.Path) -> Index:
 
 
 def _read_labels(values: Any) -> np.ndarray:
-  """Gives labels int32 `[N]`; raises TypeError or OverflowError for anything else."""
+  """Returns labels int32 `[N]`; raises TypeError or OverflowError for anything else."""
   if not isinstance(values, list) or not all(type(value) is int for value in values):
     raise TypeError('labels are whole numbers')
   return np.array(values, np.int32)

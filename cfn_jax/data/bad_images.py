@@ -12,7 +12,7 @@ class BadImages:
   """Writes down the records that were skipped; called with the number of each, any number of times.
 
   Args:
-    reader: gives the records' names and the reasons.
+    reader: knows the records' names and the reasons.
     host: each host reads other records, and keeps a list of its own.
   """
 

@@ -53,7 +53,7 @@ class Loading:
         raise ValueError(f'data.{name} = {getattr(self, name)}: at least {least}')
 
   def rows(self, batch_size: int) -> range:
-    """Gives this host's rows of each batch."""
+    """Returns this host's rows of each batch."""
     if batch_size % self.hosts:
       raise ValueError(f'a batch of {batch_size} cannot be shared by {self.hosts} hosts equally')
     share = batch_size // self.hosts
@@ -63,7 +63,7 @@ class Loading:
 def run_over(
   numbers: range, make: Callable[[int], Made], loading: Loading, *, bytes_each: int
 ) -> Generator[Made, None, None]:
-  """Gives `make(number)` for each number in order; `make` must pickle.
+  """Returns `make(number)` for each number in order; `make` must pickle.
 
   Args:
     bytes_each: size of what is made for one number, for the check of the shared memory.

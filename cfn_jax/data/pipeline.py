@@ -66,7 +66,7 @@ class Transform(Protocol):
 
 
 def record_index(length: int, *, seed: int, position: int) -> int:
-  """Gives the record at a place of the endless stream: each epoch shows every record once."""
+  """Returns the record at a place of the endless stream: each epoch shows every record once."""
   epoch, place = divmod(position, length)
   return int(_epoch_order(length, seed, epoch)[place])
 
@@ -123,16 +123,16 @@ class Reader:
       )
 
   def train(self, position: int) -> Visit:
-    """Gives the visit at a place of the endless stream."""
+    """Returns the visit at a place of the endless stream."""
     index = record_index(len(self.source), seed=self.seed, position=position)
     return self._visit(index, position, VISIT)
 
   def evaluate(self, index: int) -> Visit:
-    """Gives an evaluation's one visit to a record."""
+    """Returns an evaluation's one visit to a record."""
     return self._visit(index, index, EVALUATION)
 
   def decode(self, index: int) -> tuple[sources.Record, np.ndarray]:
-    """Gives a record and its image, uint8 `[H, W, 3]`.
+    """Returns a record and its image, uint8 `[H, W, 3]`.
 
     Raises:
       BadImage: names the record and the reason.
@@ -236,10 +236,10 @@ def make_training_batches(
   loading: Loading = IN_PROCESS,
   on_bad: Callable[[int], None] | None = None,
 ) -> Generator[Batch, None, None]:
-  """Gives the batches of steps `start_step` .. `stop_step - 1`: this host's rows of each.
+  """Returns the batches of steps `start_step` .. `stop_step - 1`: this host's rows of each.
 
   Args:
-    group: so many consecutive steps share the visits of one batch, each with another example of
+    group: consecutive steps that share the visits of one batch, each with another example of
       every visit. Starting in the middle of a group makes the group and drops what came before.
     on_bad: called with the number of each record that another one replaced.
   """
@@ -288,7 +288,7 @@ def _flatten(
   loading: Loading,
   on_bad: Callable[[int], None] | None,
 ) -> Generator[Batch, None, None]:
-  """Gives one batch after the other, and reports the bad records in them."""
+  """Returns one batch after the other, and reports the bad records in them."""
   bytes_each = 0
   if loading.num_workers and len(reader.source):
     grey = np.zeros((64, 64, 3), np.uint8)  # any image: examples have one size

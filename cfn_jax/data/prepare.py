@@ -1,7 +1,7 @@
 """Resizes a data set once and packs it into ArrayRecord shards, with all cores.
 
 image files or a tar -> shards of small JPEGs and their index (array_records.py reads them). A run
-can end at any moment, in any way; the same command goes on where it was, shard by shard. Settings
+can end at any moment, in any way; the same command resumes where it was, shard by shard. Settings
 and sources are not mixed: `settings.json` holds them from the start, and they are compared.
 """
 
@@ -84,7 +84,7 @@ def prepare(
     raise PrepareError(_disk_full(folder_out, len(opened), settings, error)) from None
   except MemoryError:
     raise PrepareError(
-      'there is not enough memory to go on; finished shards are valid. Run the same command again, '
+      'there is too little memory; finished shards are valid. Run the same command again, '
       'with fewer workers'
     ) from None
   except OSError as error:

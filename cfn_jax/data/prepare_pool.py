@@ -22,7 +22,7 @@ from cfn_jax.data.record import Source
 
 
 class PrepareError(ValueError):
-  """A run that cannot start or go on: what is wrong, and what would be right."""
+  """A run that cannot start or continue: what is wrong, and what would be right."""
 
 
 # What the processes share with the one that started them; set in each by `_begin_worker`.

@@ -129,7 +129,7 @@ def _finish(
 
 
 def shrink(data: bytes | np.ndarray, name: str, settings: Settings) -> tuple[bytes, int, int]:
-  """Gives the JPEG bytes, height and width that are stored for an image.
+  """Returns the JPEG bytes, height and width that are stored for an image.
 
   An upright JPEG that is small enough already keeps its bytes: encoding it again would only lose.
 

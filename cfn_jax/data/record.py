@@ -1,6 +1,6 @@
 """What a source of images is: random access to named records.
 
-Every kind of source (bundled.py, folder.py, array_records.py, tfds_source.py) gives these;
+Every kind of source (bundled.py, folder.py, array_records.py, tfds_source.py) returns these;
 sources.py opens them; the pipeline reads them in loader processes: they pickle and import no JAX.
 """
 

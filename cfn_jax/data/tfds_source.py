@@ -64,7 +64,7 @@ class TfdsSource:
   def read_features(
     self, keys: tuple[str, ...]
   ) -> tuple[Mapping[str, Any], Generator[dict[str, Any], None, None]]:
-    """Gives the descriptions of some features, and their values of each record in order.
+    """Returns the descriptions of some features, and their values of each record in order.
 
     Raises:
       SourceError: the data set has no such feature.

@@ -106,7 +106,7 @@ def _read_list(path: pathlib.Path) -> dict[str, int]:
 
 
 def _read_annotation(path: pathlib.Path) -> list[int]:
-  """Gives an image's labels out of its objects; one without a `difficult` tag is not difficult."""
+  """Returns an image's labels by its objects; one without a `difficult` tag is not difficult."""
   try:
     objects = xml.etree.ElementTree.parse(path).getroot().findall('object')
   except (OSError, xml.etree.ElementTree.ParseError) as error:

@@ -77,7 +77,7 @@ class Classifier:
   rescale: Callable[['Classifier', Params], Params] | None = None
 
   def shapes(self) -> Any:
-    """Gives the shapes of the parameters."""
+    """Returns the shapes of the parameters."""
     side = self.view_px // max(1, self.grid)
     tiles = (self.grid**2,) if self.grid else ()
     return alexnet.parameter_shapes(self.network, (1, *tiles, side, side, 3))
@@ -124,7 +124,7 @@ class Classifier:
     return self.record.prepare(images)
 
   def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-    """Gives logits `[B, K]` of views uint8 `[B, px, px, 3]`; with a key, dropout is on."""
+    """Returns logits `[B, K]` of views uint8 `[B, px, px, 3]`; with a key, dropout is on."""
     rngs = {} if key is None else {'dropout': key}
     found: Any = self.network.apply(
       {'params': params}, self.prepare(images), train=key is not None, rngs=rngs
@@ -132,7 +132,7 @@ class Classifier:
     return found
 
   def average(self, params: Any, images: jax.Array, average: str) -> jax.Array:
-    """Gives scores `[B, K]` of `[B, draws, px, px, 3]`: summed logits, or mean probabilities."""
+    """Returns scores `[B, K]` of `[B, draws, px, px, 3]`: summed logits, or mean probabilities."""
     views_of_all = images.reshape(-1, *images.shape[2:])  # [B * draws, px, px, 3]
     found = self.logits(params, views_of_all)
     if average == 'softmax':
@@ -141,7 +141,7 @@ class Classifier:
     return jnp.sum(found, axis=1) if average == 'logits' else jnp.mean(found, axis=1)
 
   def describe(self) -> dict[str, Any]:
-    """Gives what a checkpoint says of the network, for transfer/."""
+    """Returns what a checkpoint says of the network, for transfer/."""
     return self.network.trunk.describe() | {'input': self.record.to_json()}
 
   def identify(self) -> dict[str, Any]:

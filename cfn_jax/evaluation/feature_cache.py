@@ -1,8 +1,8 @@
 """Features on the disk: extracted once, in parts, read back through memory maps.
 
-A cache is a folder of parts, each of so many images: `conv1-00003.npy` `[rows, D]` for each layer,
-`label-00003.npy`, and `part-00003.json`, which is written last and holds their sha256. A part
-without it does not count, so a stopped extraction goes on there. `index.json` says what the
+A cache is a folder of parts, each of `part_images` images: `conv1-00003.npy` `[rows, D]` for each
+layer, `label-00003.npy`, and `part-00003.json`, which is written last and holds their sha256. A part
+without it does not count, so a stopped extraction resumes there. `index.json` says what the
 features are of. NumPy only, no pickles. Written by features.py, read by the probes.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 LABEL = 'label'
-CHUNK_ROWS = 256  # read at once where all rows are gone through
+CHUNK_ROWS = 256  # read at once where all are read in turn
 
 
 class CacheError(ValueError):
@@ -30,8 +30,8 @@ class Cache:
 
   Attributes:
     identity: plain values: weights, images, settings. Another identity is another folder.
-    images: so many are gone through.
-    part_images: so many go into each part; the last one may have fewer.
+    images: their number.
+    part_images: images of a part; the last one may have fewer.
   """
 
   folder: pathlib.Path
@@ -40,15 +40,15 @@ class Cache:
   part_images: int
 
   def parts(self) -> int:
-    """Gives how many parts a whole cache has."""
+    """Returns how many parts a whole cache has."""
     return -(-self.images // self.part_images)
 
   def path(self, name: str, part: int) -> pathlib.Path:
-    """Gives the file of an array of a part."""
+    """Returns the file of an array of a part."""
     return self.folder / f'{name}-{part:05d}.npy'
 
   def part_path(self, part: int) -> pathlib.Path:
-    """Gives the file that says that a part is whole."""
+    """Returns the file that says that a part is whole."""
     return self.folder / f'part-{part:05d}.json'
 
 
@@ -72,7 +72,7 @@ def open_cache(
 
 
 def count_parts(cache: Cache) -> int:
-  """Gives how many parts are whole, from the first on."""
+  """Returns how many parts are whole, from the first on."""
   part = 0
   while part < cache.parts() and cache.part_path(part).exists():
     part += 1
@@ -125,11 +125,11 @@ class Features:
 
   @property
   def layers(self) -> tuple[str, ...]:
-    """Gives the names of the layers."""
+    """Returns the names of the layers."""
     return tuple(self._arrays)
 
   def width(self, layer: str) -> int:
-    """Gives D, the values of a row."""
+    """Returns D, the values of a row."""
     return int(self._arrays[layer][0].shape[1])
 
   def rows(self, layer: str, indices: np.ndarray | range) -> np.ndarray:
@@ -143,7 +143,7 @@ class Features:
     return found
 
   def moments(self, layer: str) -> tuple[np.ndarray, np.ndarray]:
-    """Gives the mean and the variance of each value over all rows, float64 `[D]` each.
+    """Returns the mean and the variance of each value over all rows, float64 `[D]` each.
 
     They are kept in the folder once they are known.
     """

@@ -50,14 +50,14 @@ class Extractor:
   dimensions: int
 
   def params(self) -> dict[str, Any]:
-    """Gives the parameters that `__call__` takes."""
+    """Returns the parameters that `__call__` takes."""
     connected = {
       name: self.weights.params[name] for name in CONNECTED if name in self.weights.params
     }
     return {**self.placed.params, **connected}
 
   def __call__(self, params: Mapping[str, Any], views: jax.Array) -> dict[str, jax.Array]:
-    """Gives features float32 `[B, D]` by layer, of views uint8 RGB `[B, px, px, 3]`."""
+    """Returns features float32 `[B, D]` by layer, of views uint8 RGB `[B, px, px, 3]`."""
     found: dict[str, jax.Array] = {}
     tiled = self.weights.kind == 'cfn'
     if set(self.layers) - set(() if not tiled else CONNECTED):
@@ -79,7 +79,7 @@ class Extractor:
     return {name: found[name] for name in self.layers}
 
   def _see_tiles(self, params: Mapping[str, Any], views: jax.Array) -> jax.Array:
-    """Gives fc6 of the middle tile of each cell: `[B, T * D]`."""
+    """Returns fc6 of the middle tile of each cell: `[B, T * D]`."""
     grid = math.isqrt(self.weights.tiles())
     tile, cell = geometry.choose_input_px(self.weights), self.view_px // grid
     starts = [index * cell + (cell - tile) // 2 for index in range(grid)]
@@ -94,7 +94,7 @@ class Extractor:
     return jnp.asarray(features.reshape(len(views), -1))
 
   def identity(self) -> dict[str, Any]:
-    """Gives plain values that change with the features."""
+    """Returns plain values that change with the features."""
     return {
       'weights': identity.describe_weights(self.weights),
       'stride': self.placed.stride,
@@ -267,7 +267,7 @@ def _fill(
     for batch in devices.put_ahead(made, mesh):
       if stop():
         kept = f'{image // cache.part_images} of {cache.parts()} parts of the features are kept'
-        raise stop.make_error(f'{kept}; the same command goes on there')
+        raise stop.make_error(f'{kept}; the same command resumes there')
       rows, mask = jax.device_get(compiled(placed, batch))
       begin, count = 0, min(len(mask), cache.images - image)
       while begin < count:

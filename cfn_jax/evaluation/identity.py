@@ -74,7 +74,7 @@ def describe(
   """Returns the fields that can change a figure, 'section.field' to a plain value.
 
   Args:
-    without: more fields, or whole sections, that are left out.
+    without: fields, or whole sections, to leave out as well.
   """
   left = SPREAD | NAMED | without
   return {

@@ -145,7 +145,7 @@ def find_neighbours(
 def _read_block(
   found: feature_cache.Features, layer: str, start: int, block_rows: int
 ) -> tuple[np.ndarray, int]:
-  """Gives rows of length 1, filled up to a block with zeros, and how many they are."""
+  """Returns rows of length 1, filled up to a block with zeros, and how many they are."""
   count = min(block_rows, len(found) - start)
   block = np.zeros((block_rows, found.width(layer)), np.float32)
   rows = found.rows(layer, range(start, start + count))
@@ -162,7 +162,7 @@ def _place(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
 def vote(
   similarities: np.ndarray, labels: np.ndarray, classes: int, *, temperature: float
 ) -> np.ndarray:
-  """Gives class scores float64 `[n, classes]`: the share of the neighbours' weights.
+  """Returns class scores float64 `[n, classes]`: the share of the neighbours' weights.
 
   Args:
     similarities: `[n, k]`.

@@ -15,7 +15,7 @@ import numpy as np
 from cfn_jax import places
 from cfn_jax.data import folder, pipeline, record, sources, tfds_source, voc_labels
 
-NAMED = 10  # of what is wrong, so many are named
+NAMED = 10  # items named in an error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Labelled:
   class_names: tuple[str, ...]
 
   def shown(self, limit: int) -> int:
-    """Gives how many test images an evaluation sees; `limit` 0: all."""
+    """Returns how many test images an evaluation sees; `limit` 0: all."""
     count = len(self.testing.reader.source)
     return min(limit or count, count)
 

@@ -115,7 +115,7 @@ def draw_parameters(
 def standardize(
   training: feature_cache.Features, layer: str, kind: str
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Gives what features are normalised by, (x - mean) * scale, float32 `[D]` each.
+  """Returns what features are normalised by, (x - mean) * scale, float32 `[D]` each.
 
   They are those of all training features: what BatchNorm without affine parameters ends at.
   """
@@ -146,7 +146,7 @@ def label_parameters(params: Any) -> Any:
 
 
 def compute_logits(layer: Mapping[str, Any], x: jax.Array) -> jax.Array:
-  """Gives the logits `[B, K]` of features `[B, D]`."""
+  """Returns the logits `[B, K]` of features `[B, D]`."""
   exact = jax.lax.Precision.HIGHEST
   x = (x - layer['mean']) * layer['scale']
   return jnp.dot(x, layer['kernel'], precision=exact) + layer['bias']
@@ -202,7 +202,7 @@ def make_batches(
   rows: range,
   batch_size: int,
 ) -> tasks.Batches:
-  """Gives this host's rows of the batches of some steps, shuffled anew in every epoch."""
+  """Returns this host's rows of the batches of some steps, shuffled anew in every epoch."""
   for step in range(start, stop):
     indices = np.array(
       [
@@ -272,7 +272,7 @@ def detail(
 def report(
   rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool
 ) -> dict[str, Any]:
-  """Gives the logged figures: of each layer, and of the best one."""
+  """Returns the logged figures: of each layer, and of the best one."""
   kind = 'map' if several else 'accuracy'
   found = detail(rows, names=names, several=several, interval=False)
   figures = {f'val_{kind}_{layer}': each[kind] for layer, each in found['layers'].items()}

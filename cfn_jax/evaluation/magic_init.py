@@ -36,7 +36,7 @@ def check(kind: str) -> None:
 def add(
   made: classifier.Classifier, kind: str, reader: pipeline.Reader, *, seed: int
 ) -> classifier.Classifier:
-  """Gives the classifier with rescaled initial values."""
+  """Returns the classifier with rescaled initial values."""
   rescale = functools.partial(_rescale, kind=kind, reader=reader, seed=seed)
   return dataclasses.replace(made, rescale=rescale)
 
@@ -89,7 +89,7 @@ def rescale_fresh(
 
 
 def _outputs(made: classifier.Classifier, params: Any, images: jax.Array, name: str) -> jax.Array:
-  """Gives a layer's outputs before its ReLU, `[..., channels]`."""
+  """Returns a layer's outputs before its ReLU, `[..., channels]`."""
   _, state = made.network.apply(
     {'params': params},
     made.prepare(images),

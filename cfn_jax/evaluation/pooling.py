@@ -29,7 +29,7 @@ def check_kind(kind: str) -> None:
 
 
 def pooled_side(side: int, channels: int, *, kind: str, dimensions: int) -> int:
-  """Gives the side to which a square map is pooled: the largest with so many values or fewer.
+  """Returns the side to which a square map is pooled: the largest with at most that many values.
 
   A map that has no more is left as it is, and with 'none' every one is.
 
@@ -42,7 +42,7 @@ def pooled_side(side: int, channels: int, *, kind: str, dimensions: int) -> int:
 
 
 def find_windows(layer: str, side: int, pooled: int, *, kind: str) -> list[tuple[int, int]]:
-  """Gives the rows (or columns) that each pooled one is made of: (first, one past the last).
+  """Returns the rows (or columns) that each pooled one is made of: (first, one past the last).
 
   'adaptive': PyTorch's adaptive pooling. Otherwise equal windows at equal strides, which reach
   from the first row to the last where no published figures are known for the layer and side.
@@ -91,6 +91,6 @@ def _mix(maps: jax.Array, matrix: np.ndarray) -> jax.Array:
 
 
 def _bilinear(side: int, pooled: int) -> np.ndarray:
-  """Gives the weights `[pooled, side]` of bilinear resizing that keeps the corners in place."""
+  """Returns the weights `[pooled, side]` of bilinear resizing that keeps the corners in place."""
   at = np.arange(pooled) * ((side - 1) / (pooled - 1) if pooled > 1 else 0)
   return np.maximum(0, 1 - np.abs(at[:, None] - np.arange(side))).astype(np.float32)

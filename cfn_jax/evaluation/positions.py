@@ -35,7 +35,7 @@ LAYER = 'fc6'
 
 
 def see_tiles(weights: weights_lib.Weights, params: Any, tiles: jax.Array) -> jax.Array:
-  """Gives fc6 `[B, T, D]` of tiles uint8 `[B, T, h, w, 3]`, under parameters of the CFN."""
+  """Returns fc6 `[B, T, D]` of tiles uint8 `[B, T, h, w, 3]`, under parameters of the CFN."""
   network = networks.make_network(weights, dropout=0.0)
   prepared = weights.input.prepare(tiles)
   found: Any = network.apply({'params': params}, prepared, method='features')
@@ -138,5 +138,5 @@ def make_task(
 
 
 def predict(probe: Mapping[str, Any], found: jax.Array) -> jax.Array:
-  """Gives log p(cell | tile) `[B, T, T]` of fc6 features `[B, T, D]`."""
+  """Returns log p(cell | tile) `[B, T, T]` of fc6 features `[B, T, D]`."""
   return jax.nn.log_softmax(linear_task.compute_logits(probe[LAYER], found), axis=-1)

@@ -1,6 +1,6 @@
 """The runs of an evaluation, one after the other: each trained, scored once, and remembered.
 
-A run that has its figures is not repeated, so an evaluation that was stopped goes on where it was.
+A run that has its figures is not repeated, so an evaluation that was stopped resumes where it was.
 What an evaluation found is kept in `<workdir>/results.json`.
 """
 
@@ -35,7 +35,7 @@ class Run:
   Attributes:
     name: the folder under the evaluation's workdir.
     task: handed to the loop.
-    final: the one pass that gives the run's figures.
+    final: the one pass that returns the run's figures.
     settings: what changes the figures but not the training, besides fields of the config.
     also: further passes, whose figures stand under their names beside those of `final`.
   """
@@ -80,7 +80,7 @@ class Evaluation:
 
 
 def open_plan(plan: Plan, config: ml_collections.ConfigDict) -> Evaluation:
-  """Gives the evaluation that goes through a plan."""
+  """Returns the evaluation that goes through a plan."""
   return Evaluation(lambda workdir, fit: execute(plan, config, workdir, fit), plan.charts)
 
 
@@ -142,7 +142,7 @@ def execute_run(
         found = scoring.make_score(evaluation, mesh)(placed, stop)
         if found is None:
           raise stop.make_error(
-            f'{run.name} is trained, not scored; the same command goes on there'
+            f'{run.name} is trained, not scored; the same command resumes there'
           )
         scored |= {name: found} if name else found
     return scored
@@ -175,7 +175,7 @@ def remember(
 
 
 def make_plain(value: Any) -> Any:
-  """Gives figures as JSON holds them: one that is not a number becomes null."""
+  """Returns figures as JSON holds them: one that is not a number becomes null."""
   if isinstance(value, Mapping):
     return {str(name): make_plain(each) for name, each in value.items()}
   if isinstance(value, list | tuple):

@@ -33,7 +33,7 @@ class ClassScores:
 def average_precision(
   scores: np.ndarray, labels: np.ndarray, *, tie_margin: float = TIE_MARGIN
 ) -> float:
-  """Gives the area under the precision-recall curve, by steps: sum of (R_n - R_n-1) * P_n.
+  """Returns the area under the precision-recall curve, by steps: sum of (R_n - R_n-1) * P_n.
 
   Args:
     scores: float `[n]`, larger is more likely.
@@ -56,7 +56,7 @@ def average_precision(
 def eleven_point_precision(
   scores: np.ndarray, labels: np.ndarray, *, tie_margin: float = TIE_MARGIN
 ) -> float:
-  """Gives the mean, over recalls 0, 0.1 .. 1, of the best precision at that recall or more.
+  """Returns the mean, over recalls 0, 0.1 .. 1, of the best precision at that recall or more.
 
   Arguments, errors and nan as in `average_precision`.
 
@@ -73,7 +73,7 @@ def eleven_point_precision(
 def _curve(
   scores: np.ndarray, labels: np.ndarray, tie_margin: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Gives precision and recall at each distinct score, the highest first; empty: no positive."""
+  """Returns precision and recall at each distinct score, the highest first; empty: no positive."""
   scores, labels = np.asarray(scores, np.float64), np.asarray(labels)
   if scores.ndim != 1 or scores.shape != labels.shape:
     raise ValueError(f'scores {list(scores.shape)} and labels {list(labels.shape)}: one of each')
@@ -173,7 +173,7 @@ def _mean_of_known(values: np.ndarray) -> np.ndarray:
 def score_ranks(
   ranks: np.ndarray, labels: np.ndarray, class_names: Sequence[str], *, k: int = 1
 ) -> ClassScores:
-  """Gives the share of each class's examples whose rank is below k; classes without any are named.
+  """Returns the share of each class's examples whose rank is below k, and the classes without any.
 
   Args:
     ranks: int `[n]`, see `rank_labels`.
@@ -193,7 +193,7 @@ def _average(per_class: dict[str, float]) -> ClassScores:
 
 
 def rank_labels(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  """Gives the rank of each example's own class: 0 is the highest score; ties count against it.
+  """Returns the rank of each example's own class: 0 is the highest score; ties count against it.
 
   Args:
     scores: float `[n, K]`.

@@ -108,7 +108,7 @@ def run(
         evaluation = make_evaluation(config, solver, weights, shown)
         found = scoring.make_score(evaluation, mesh)(placed, stop)
         if found is None:
-          raise stop.make_error('the position probe is trained; the same command goes on there')
+          raise stop.make_error('the position probe is trained; the same command resumes there')
         figures |= {which: found} if which else found
       names = tuple(f'cell {cell}' for cell in range(solver.tiles))
       final = linear_task.make_evaluation(
@@ -119,7 +119,7 @@ def run(
       )
       single = scoring.make_score(final, mesh)(placed['probe'], stop)
     if single is None:
-      raise stop.make_error('the position probe is trained; the same command goes on there')
+      raise stop.make_error('the position probe is trained; the same command resumes there')
     figures['single_tile_accuracy'] = single['val_accuracy']
     return figures
 

@@ -22,7 +22,7 @@ from cfn_jax.models import alexnet, figures
 from cfn_jax.transfer import files
 from cfn_jax.transfer import weights as weights_lib
 
-ENUMERATED = 8  # tiles; so many permutations can be listed
+ENUMERATED = 8  # tiles; the permutations of more are too many to list
 DATA = ('source', 'root', 'split', 'val_root', 'val_split', 'val_fraction')
 
 
@@ -46,7 +46,7 @@ class Solver:
 
   @property
   def tiles(self) -> int:
-    """Gives T."""
+    """Returns T."""
     return int(self.permutations.shape[1])
 
   def visits(self, shown: np.ndarray, puzzles: int) -> transform.MakePuzzle:
@@ -97,7 +97,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
 
 
 def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
-  """Gives the permutation set of a network, uint8 `[N, T]`.
+  """Returns the permutation set of a network, uint8 `[N, T]`.
 
   Raises:
     WeightsError: it is not there, or is not the one that the network was trained with.
@@ -129,7 +129,7 @@ def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
 def complete_config(
   saved: Any, config: ml_collections.ConfigDict, path: str
 ) -> ml_collections.ConfigDict:
-  """Gives the config of a network's training, with the images that `config.data` names, if any.
+  """Returns the config of a network's training, with the images that `config.data` names, if any.
 
   Fields that an older version did not have are those of `config`.
   """

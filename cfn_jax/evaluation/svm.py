@@ -136,7 +136,7 @@ def normalize(x: np.ndarray) -> np.ndarray:
 def fit_svm(
   x: np.ndarray, positive: np.ndarray, *, cost: float, weight: float, iterations: int
 ) -> Score:
-  """Trains a linear SVM, and gives its decision function: `[n, D]` to `[n]`."""
+  """Trains a linear SVM, and returns its decision function: `[n, D]` to `[n]`."""
   from sklearn import exceptions, svm
 
   made = svm.LinearSVC(

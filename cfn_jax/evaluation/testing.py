@@ -29,7 +29,7 @@ def bind(
   *,
   average: str,
 ) -> Callable[..., tasks.RowEvaluation]:
-  """Gives `make_evaluation` for the test images of a config: of a transform, report and on_bad."""
+  """Returns `make_evaluation` for a config's test images: of a transform, report and on_bad."""
   return functools.partial(
     make_evaluation,
     classifier,

@@ -106,7 +106,7 @@ def open_trunk(config: ml_collections.ConfigDict) -> Trunk:
 def open_compared(
   config: ml_collections.ConfigDict, draw: Callable[..., Trunk] | None = None
 ) -> dict[str, Trunk]:
-  """Gives the trunk of a config and, unless it is told not to, a random one beside it, by run.
+  """Returns the trunk of a config and, unless it is told not to, a random one beside it, by run.
 
   Args:
     draw: draws the random one, as `draw_like` does.

@@ -31,7 +31,7 @@ class MakeViews:
     resize: `squash`: to a square of that side, as Caffe's ImageNet is stored; `short_side`: aspect
       kept.
     mirror: half of the views are mirrored.
-    draws: so many views of an image; 0: one, without an axis for it.
+    draws: views of an image; 0: one, without an axis for it.
     labels: uint8 `[number of records, K]`, for images of several classes; empty: the visit's own.
   """
 
@@ -54,7 +54,7 @@ class MakeViews:
       )
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
-    """Gives `image` `[px, px, 3]` or `[draws, px, px, 3]`; `label` int32 `[]` or uint8 `[K]`."""
+    """Returns `image` `[px, px, 3]` or `[draws, px, px, 3]`; `label` int32 `[]` or uint8 `[K]`."""
     resized = self._resize(visit.image)
     views = [self._view(resized, visit.rng) for _ in range(max(1, self.draws))]
     label = self.labels[visit.record] if len(self.labels) else np.array(visit.label, np.int32)

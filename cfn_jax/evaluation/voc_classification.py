@@ -170,7 +170,7 @@ def make_classifier(
 def find_connected(
   weights: weights_lib.Weights, *, px: int, stride: int
 ) -> dict[str, dict[str, Any]]:
-  """Gives fc6 and fc7 of an AlexNet that saw images of this size; {} where there are none."""
+  """Returns fc6 and fc7 of an AlexNet that saw images of this size; {} where there are none."""
   if weights.kind != 'alexnet' or 'fc7' not in weights.params:
     return {}
   side = figures.map_sides(px, stride=stride, padding=weights.padding)['pool5']

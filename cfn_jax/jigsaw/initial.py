@@ -15,7 +15,7 @@ from cfn_jax.transfer import weights as weights_lib
 def load_initial(
   path: str, params: Mapping[str, Any], pretext: pretexts.Pretext
 ) -> tuple[dict[str, Any], str]:
-  """Gives the parameters with what `path` holds of them, and a line that says what was loaded.
+  """Returns the parameters with what `path` holds of them, and a line that says what was loaded.
 
   Raises:
     WeightsError: it cannot be read; a layer of the trunk has other shapes; nothing fits.

@@ -63,7 +63,7 @@ def extend_farthest(
     best, best_key = None, (0, 0)
     failures = 0
     # Noise below 1 in all cannot change which integer sum is smallest; where every optimum is
-    # taken or too close, more noise goes on to the next best.
+    # taken or too close, more noise leads to the next best.
     while failures < FAILURES:
       noise = rng.random((tiles, tiles)) * (2.0 ** (failures // TRIES) / tiles)
       _, values = scipy.optimize.linear_sum_assignment(chosen.counts + noise)

@@ -142,7 +142,7 @@ def _check_choices(method: str, ties: str, grid: int, columns: int) -> None:
   if ties == 'first' and method in ('max', 'min', 'target') and grid * columns > greedy.MAX_TILES:
     raise PermutationError(
       f'permutations.ties=first with {grid * columns} tiles (puzzle.grid): at most '
-      f'{greedy.MAX_TILES} tiles can be gone through in order; use spread or random'
+      f'{greedy.MAX_TILES} tiles can be enumerated; use spread or random'
     )
 
 

@@ -183,11 +183,11 @@ class Pretext:
     return alexnet.draw_parameters(self.shapes(), self.model.trunk.initial, seed=seed)
 
   def shapes(self) -> Any:
-    """Gives the shapes of the parameters."""
+    """Returns the shapes of the parameters."""
     return alexnet.parameter_shapes(self.model, self.input_shape())
 
   def input_shape(self) -> tuple[int, ...]:
-    """Gives the shape of one puzzle's tiles, as a batch of one."""
+    """Returns the shape of one puzzle's tiles, as a batch of one."""
     geometry = self.visits.geometry
     return (1, geometry.tiles, geometry.tile_px, geometry.tile_px, 3)
 
@@ -197,7 +197,7 @@ class Pretext:
 
     Where each tile is normalised by its own figures, `mean` and `std` of the record are the means
     of those figures over the tiles of the first training visits: they stand in for them where
-    whole images are prepared. Images that cannot be read are left out; the run meets them itself.
+    whole images are prepared. Images that cannot be read are skipped; the run meets them itself.
     Where there is no contrast to measure they are those of the config.
     """
     own = self.input
@@ -213,7 +213,7 @@ class Pretext:
     return self.model.trunk.describe() | {'input': self.record.to_json()}
 
   def logits(self, params: Any, batch: tasks.Batch, key: jax.Array | None = None) -> jax.Array:
-    """Gives logits `[B, N]`, or `[B, k, N]`, of a batch; with a key, dropout is on.
+    """Returns logits `[B, N]`, or `[B, k, N]`, of a batch; with a key, dropout is on.
 
     With `model.fc8_features` there may be more of them than permutations; no label names the rest.
     """

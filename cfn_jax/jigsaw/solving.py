@@ -11,7 +11,7 @@ import numpy as np
 
 
 def count_bits(num_permutations: int, loss: float) -> float:
-  """Gives the information about the permutation: (ln N - cross-entropy) / ln 2.
+  """Returns the information about the permutation: (ln N - cross-entropy) / ln 2.
 
   A uniform guess has 0 bits, certainty log2 N; one that is worse than uniform has fewer than 0.
 
@@ -25,7 +25,7 @@ def count_bits(num_permutations: int, loss: float) -> float:
 
 
 def make_positions(permutations: np.ndarray) -> np.ndarray:
-  """Gives each permutation as a matrix float32 `[N, T, T]`: 1 where place i shows tile j's cell.
+  """Returns each permutation as a matrix float32 `[N, T, T]`: 1 where place i shows tile j's cell.
 
   `puzzle[i] = tiles[permutation[i]]`: a distribution `[B, N]` over permutations, times this, is the
   probability of each cell for what stands at each place of the puzzle, `[B, T, T]`.
@@ -57,7 +57,7 @@ def assign_tiles(positions: np.ndarray) -> np.ndarray:
 
 
 def score_tiles(positions: np.ndarray, permutations: np.ndarray) -> tuple[float, float]:
-  """Gives the shares of tiles, and of whole puzzles, that `assign_tiles` puts right.
+  """Returns the shares of tiles, and of whole puzzles, that `assign_tiles` puts right.
 
   Args:
     positions: `[B, T, T]`.

@@ -1,6 +1,6 @@
 """The pretext task: which permutation shuffled the tiles? Handed to the one training loop.
 
-Paper, sections 3 and 4. Closes over what pretext.py reads from the config, and gives the loop what
+Paper, sections 3 and 4. Closes over what pretext.py reads from the config, and hands the loop what
 `training/task.py` asks for.
 """
 
@@ -128,7 +128,7 @@ def make_evaluation(
 def make_fingerprint(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext
 ) -> dict[str, Any]:
-  """Gives what a run may not change: the puzzles that it sees and the network that sees them."""
+  """Returns what a run may not change: the puzzles that it sees and the network that sees them."""
   return {
     'seed': config.seed,
     'batch_size': config.batch_size,
@@ -147,7 +147,7 @@ def make_fingerprint(
 def summarize(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext
 ) -> list[tuple[str, str]]:
-  """Gives the task's rows of the start-up summary."""
+  """Returns the task's rows of the start-up summary."""
   permutations = permutation_sets.summarize(pretext.permutations)
   images, count = len(pretext.training.source), len(pretext.permutations)
   visits = config.num_steps * config.batch_size
@@ -211,7 +211,7 @@ def _report_validation(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def _report_rows(permutations: np.ndarray, rows: Mapping[str, np.ndarray]) -> dict[str, float]:
-  """Gives the same figures of rows `[images, k]`, and bits and the share of tiles put right."""
+  """Returns the same figures of rows `[images, k]`, and bits and the share of tiles put right."""
   shares = rows['correct'].mean(axis=1)
   figures = _report_validation(
     {

@@ -35,7 +35,7 @@ class MakePuzzle:
 
   Attributes:
     puzzles: k, permutations of each example; with more than one, tiles stay in reading order.
-    fixed_per_image: each image sees only so many rows of the set, always the same; 0: all.
+    fixed_per_image: rows of the set that an image sees, always the same; 0: all.
     seed: draws those.
   """
 
@@ -46,15 +46,15 @@ class MakePuzzle:
   seed: int
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
-    """Gives `tiles` uint8 `[T, h, w, 3]` and `label` int32 `[]`, or `[k]` for k puzzles."""
+    """Returns `tiles` uint8 `[T, h, w, 3]` and `label` int32 `[]`, or `[k]` for k puzzles."""
     return self._arrays(self.sample(visit))
 
   def group(self, visit: pipeline.Visit, count: int) -> list[pipeline.Batch]:
-    """Gives `count` examples of one visit, all with different permutations."""
+    """Returns `count` examples of one visit, all with different permutations."""
     return [self._arrays(self.sample(visit, row)) for row in self._draw_group(visit, count)]
 
   def first_of_group(self, visit: pipeline.Visit, count: int) -> puzzle.Puzzle:
-    """Gives the first of the puzzles that `group` makes, with its crop; `count` 1: the only one."""
+    """Returns the first of the puzzles of `group`, with its crop; `count` 1: the only one."""
     return (
       self.sample(visit, self._draw_group(visit, count)[0]) if count > 1 else self.sample(visit)
     )
@@ -81,7 +81,7 @@ class MakePuzzle:
     )
 
   def _allowed(self, visit: pipeline.Visit) -> np.ndarray | None:
-    """Gives the rows of the set that an image sees; None: all."""
+    """Returns the rows of the set that an image sees; None: all."""
     if not self.fixed_per_image:
       return None
     rng = pipeline.make_rng(self.seed, visit.record, pipeline.IMAGE)

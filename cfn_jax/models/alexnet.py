@@ -53,7 +53,7 @@ class AlexNet(nn.Module):
 
 @functools.lru_cache(maxsize=64)
 def parameter_shapes(model: nn.Module, input_shape: tuple[int, ...]) -> Any:
-  """Gives the tree of a model's parameters as shapes, computing nothing; do not change it."""
+  """Returns the tree of a model's parameters as shapes. It is shared: do not change it."""
   images = jax.ShapeDtypeStruct(input_shape, jnp.float32)
   return jax.eval_shape(lambda x: model.init(jax.random.key(0), x), images)['params']
 

@@ -44,7 +44,7 @@ class Cfn(alexnet.AlexNet):
     return self.fc8(x.astype(jnp.float32))
 
   def features(self, tiles: Array) -> Array:
-    """Gives fc6 of each tile, after its ReLU: `[B, T, h, w, 3]` to `[B, T, D]`."""
+    """Returns fc6 of each tile, after its ReLU: `[B, T, h, w, 3]` to `[B, T, D]`."""
 
     def one_puzzle(module: 'Cfn', tiles: Array) -> Array:  # one puzzle's tiles are the batch
       return nn.relu(module.fc6(module.trunk(tiles)))
@@ -74,6 +74,6 @@ def permute_tiles(features: Array, permutations: Array) -> Array:
 
 
 def predict(model: nn.Module, params: Any, tiles: Array) -> Array:
-  """Gives the probability of each permutation: tiles `[B, T, h, w, 3]` to `[B, N]`."""
+  """Returns the probability of each permutation: tiles `[B, T, h, w, 3]` to `[B, N]`."""
   logits: Any = model.apply({'params': params}, tiles)
   return jax.nn.softmax(logits, axis=-1)

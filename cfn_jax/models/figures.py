@@ -76,7 +76,7 @@ def convolved_size(size: int, *, kernel_px: int, stride: int = 1, padding: int =
 def pooled_size(size: int, *, window: int = 3, stride: int = 2, padding: int = 0) -> int:
   """Returns the size of an axis after pooling, rounded up, by Caffe's rule.
 
-  With padding a last window that would begin beyond the padded map is left out. 0 or less: nothing
+  With padding there is no last window that begins beyond the padded map. 0 or less: nothing
   is left.
 
   >>> [pooled_size(size) for size in (27, 13, 6, 2)], pooled_size(46, padding=1)

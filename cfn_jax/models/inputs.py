@@ -61,7 +61,7 @@ class InputRecord:
     """Prepares uint8 RGB `[..., H, W, 3]`, to float32 of the same shape in the wanted order.
 
     An image (a tile) without any contrast becomes zeros where it is normalised by its own figures.
-    An array of NumPy gives one of NumPy, computed in float64; one of JAX gives one of JAX.
+    A NumPy array is computed in float64 and stays NumPy's; a JAX array stays JAX's.
 
     Raises:
       InputError: the images are not uint8 with three channels.

@@ -22,7 +22,7 @@ END = ('curves.png', 'answers.png')
 def make_pictures(
   pretext: pretexts.Pretext, *, chance_loss: float
 ) -> dict[str, Callable[..., None]]:
-  """Gives the pictures of a task by their moment: 'start', 'end' and 'bad_batch'."""
+  """Returns the pictures of a task by their moment: 'start', 'end' and 'bad_batch'."""
 
   def start(workdir: pathlib.Path) -> None:
     path = workdir / 'puzzles.png'
@@ -64,7 +64,7 @@ def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None
 
 
 def sample_validation_puzzles(pretext: pretexts.Pretext, count: int) -> list[puzzles.Shown]:
-  """Gives `count` puzzles of the evaluation, spread evenly over the validation images."""
+  """Returns `count` puzzles of the evaluation, spread evenly over the validation images."""
   records = pipeline.choose_records(pretext.validation.source, pretext.val_max_images)
   chosen = records[np.unique(np.linspace(0, len(records) - 1, count).astype(int))]
   return _show([pretext.validation.evaluate(int(record)) for record in chosen], pretext)
@@ -85,7 +85,7 @@ def _show(
 def _both_ways(
   tiles: np.ndarray, label: int, pretext: pretexts.Pretext
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Gives an example's tiles in reading order, and shuffled by the permutation of a label."""
+  """Returns an example's tiles in reading order, and shuffled by the permutation of a label."""
   permutation = pretext.permutations[label]
   if pretext.visits.puzzles > 1:  # the network permutes the features itself
     return tiles, tiles[permutation]

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Times the loader; gives the figures of the JSON line.
+  """Times the loader; returns the figures of the JSON line.
 
   Raises:
     ValueError: options or images that no run can have.

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Times the step; gives the figures of the JSON line.
+  """Times the step; returns the figures of the JSON line.
 
   Raises:
     ValueError: options that no step can have.
@@ -189,7 +189,7 @@ def count_flops(pretext: pretexts.Pretext) -> float:
 
 
 def find_peak(kind: str, dtype: str, precision: str) -> float:
-  """Gives the FLOP/s that one device of a kind can reach at most; 0 where it is not known.
+  """Returns the FLOP/s that one device of a kind can reach at most; 0 where it is not known.
 
   A TPU multiplies in bfloat16 passes, whatever the type.
 
@@ -205,7 +205,7 @@ def find_peak(kind: str, dtype: str, precision: str) -> float:
 
 
 def peak_memory_mb() -> float:
-  """Gives the peak memory of the first device, or of the process where devices do not tell."""
+  """Returns the peak memory of the first device, or of the process where devices do not tell."""
   stats = jax.devices()[0].memory_stats() or {}
   if 'peak_bytes_in_use' in stats:
     return float(stats['peak_bytes_in_use'] / 2**20)

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the newest and the best ones, kept apart, saved while training goes on.
+"""Checkpoints of a run: the newest and the best ones, kept apart, saved while training continues.
 
 `<workdir>/checkpoints/<step>/` holds `state` (arrays, Orbax), `meta` (JSON: fingerprint, config,
 digests of the arrays) and, once evaluated, `metrics` (JSON). A step is there whole or not at all,
@@ -36,7 +36,7 @@ DELETING = 'deleting_'
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """Where a run goes on.
+  """Where a run resumes.
 
   Attributes:
     step: 0 in a new workdir.
@@ -99,20 +99,20 @@ class Checkpoints:
     self._guard(self._writer.wait_until_finished)
 
   def steps(self) -> list[int]:
-    """Gives the steps on the disk, the newest last."""
+    """Returns the steps on the disk, the newest last."""
     return step_folders.find_steps(self.folder)
 
   def latest(self) -> int:
-    """Gives the newest step, -1 where there is none."""
+    """Returns the newest step, -1 where there is none."""
     return max(self.steps(), default=-1)
 
   def newest(self) -> int:
-    """Gives the newest step once every save is on the disk, -1 where there is none."""
+    """Returns the newest step once every save is on the disk, -1 where there is none."""
     self.wait()
     return self.latest()
 
   def best(self) -> int:
-    """Gives the best step (the latest of equals), -1 where no step on the disk was evaluated."""
+    """Returns the best step (the latest of equals), -1 where no step on the disk was evaluated."""
     return next(iter(self._ranked()), -1)
 
   def meta(self, step: int) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Checkpoints:
     )
 
   def _ranked(self) -> list[int]:
-    """Gives the evaluated steps, the best first."""
+    """Returns the evaluated steps, the best first."""
     scores = [
       (step_folders.read_score(self.folder / str(step), self._best), step) for step in self.steps()
     ]

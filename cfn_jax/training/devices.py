@@ -85,10 +85,10 @@ def check_platform() -> None:
 
 
 def make_mesh(count: int = 0) -> Mesh:
-  """Makes a mesh with one axis, `data`, of so many devices; 0: all of all hosts.
+  """Makes a mesh with one axis, `data`, of that many devices; 0: all of all hosts.
 
   Raises:
-    BatchError: there are not so many, or several hosts are to share fewer than all.
+    BatchError: there are fewer, or several hosts are to share fewer than all.
   """
   found = jax.device_count()
   if not 0 <= count <= found:

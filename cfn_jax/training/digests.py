@@ -22,7 +22,7 @@ THREADS = 4  # hashing leaves Python's lock
 
 
 def name_leaves(tree: Any) -> dict[str, Any]:
-  """Gives the leaves of a tree by their paths: 'params/conv1/kernel'."""
+  """Returns the leaves of a tree by their paths: 'params/conv1/kernel'."""
   return {name_path(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
@@ -32,9 +32,9 @@ def name_path(path: tuple[Any, ...]) -> str:
 
 
 def copy_to_host(tree: Any) -> dict[str, np.ndarray]:
-  """Copies the arrays that this host holds a whole of; the devices may go on with theirs.
+  """Copies the arrays that this host holds a whole of; the devices may change theirs meanwhile.
 
-  Arrays that are spread over several hosts are left out: no host could hash them.
+  Arrays that are spread over several hosts are not hashed: no host could.
   """
   held = {
     name: leaf
@@ -45,12 +45,12 @@ def copy_to_host(tree: Any) -> dict[str, np.ndarray]:
 
 
 def describe(leaf: Any) -> str:
-  """Gives an array's dtype and shape in words."""
+  """Returns an array's dtype and shape in words."""
   return f'{leaf.dtype} {list(leaf.shape)}'
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> Digests:
-  """Gives the shape, dtype and SHA-256 (of the bytes in C order) of each array."""
+  """Returns the shape, dtype and SHA-256 (of the bytes in C order) of each array."""
 
   def hash_one(array: np.ndarray) -> dict[str, Any]:
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -62,7 +62,7 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> Digests:
 
 
 def compare(saved: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, np.ndarray]) -> list[str]:
-  """Gives the names of the arrays that are not what was saved."""
+  """Returns the names of the arrays that are not what was saved."""
   ours = hash_arrays(arrays)
   return [name for name in sorted({*saved, *ours}) if saved.get(name) != ours.get(name)]
 

@@ -1,7 +1,7 @@
 """Several hosts that train one network, joined by JAX's own runtime (`jax.distributed`).
 
 Each host is a process that drives its own devices; `training/devices.py` then sees those of all.
-When a process dies the others cannot go on: they say who is gone, and end.
+When a process dies the others cannot continue: they say which one, and end.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ def start(
     coordinator: `HOST:PORT` of process 0.
     num_processes: how many there are.
     process_id: which one this is, from 0.
-    heartbeat_s: a process that is silent for so many seconds counts as dead.
+    heartbeat_s: seconds of silence after which a process counts as dead.
 
   Raises:
     DistributedError: settings that cannot work; no cluster that 'auto' knows; the others cannot
@@ -144,7 +144,7 @@ def _not_joined(who: str, coordinator: str, error: Exception) -> DistributedErro
 
 
 def name_processes() -> list[str]:
-  """Gives the host and process id of every process, by their number; all call it together."""
+  """Returns the host and process id of every process, by their number; all call it together."""
   name = f'{socket.gethostname()}, pid {os.getpid()}'.encode()[:_NAME_BYTES]
   if jax.process_count() == 1:
     return [name.decode()]

@@ -17,7 +17,7 @@ ON_NONFINITE = ('stop', 'skip')
 
 
 class NonFiniteError(RuntimeError):
-  """A loss or gradient is not a number: at which step, with which records, where to go on from."""
+  """A loss or gradient is not a number: at which step, with which records, where to resume."""
 
 
 def check_choice(choice: str, limit: int) -> None:
@@ -34,7 +34,7 @@ class Watch:
   Args:
     choice: 'stop' at the first, or 'skip' up to `limit` of them.
     count: those before this start, as `count` gave them when the checkpoint was saved.
-    newest: gives the newest checkpoint, -1 for none.
+    newest: returns the newest checkpoint, -1 for none.
     draw: draws a batch, given its folder and the batch.
     say: takes what a user should know.
   """
@@ -58,7 +58,7 @@ class Watch:
     self._told, self._ended = -1, -1
 
   def __call__(self, report: Mapping[str, Any], step: int, *, ends: bool) -> int:
-    """Looks at what was reported of the stretch up to `step`; gives the bad steps so far.
+    """Looks at what was reported of the stretch up to `step`; returns the bad steps so far.
 
     Args:
       ends: the stretch is over with this step.

@@ -11,7 +11,7 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 
 
 def keep_freed() -> bool:
-  """Lets the C library keep the memory that a step frees for the next one; gives whether it does.
+  """Lets the C library keep the memory that a step frees for the next one; returns whether it does.
 
   glibc hands large blocks back to the system, so that each step maps its temporary arrays anew,
   page by page: 144,000 page faults at full width and batch 16, a seventh of the step's CPU time

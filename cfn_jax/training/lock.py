@@ -104,7 +104,7 @@ def _refuse(path: pathlib.Path, owner: dict[str, Any]) -> str:
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-  """Gives who holds the lock; empty where nobody does, or what is there says nothing."""
+  """Returns who holds the lock; empty where nobody does, or what is there says nothing."""
   try:
     owner = json.loads(path.read_bytes()[:1000] or b'{}')
     return owner if {'host', 'pid', 'since'} <= owner.keys() else {}

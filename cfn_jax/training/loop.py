@@ -250,7 +250,7 @@ def _watch_finite(
 def _describe(
   task: tasks.Task, config: ml_collections.ConfigDict, unevaluated: dict[str, Any], skipped: int
 ) -> dict[str, Any]:
-  """Gives what is saved beside the state; `unevaluated` is the row of a step still to evaluate."""
+  """Returns what is saved beside the state; `unevaluated`: the row of a step still to evaluate."""
   return {
     **task.meta,
     'task': task.name,
@@ -271,7 +271,7 @@ def _say(message: str) -> None:
 def _say_stopped(step: int, workdir: pathlib.Path) -> str:
   if not step:
     return 'stopped before the first step; the same command starts again'
-  return f'stopped after step {step}, which is saved in {workdir}; the same command goes on there'
+  return f'stopped after step {step}, which is saved in {workdir}; the same command resumes there'
 
 
 def _open_workdir(task: tasks.Task, workdir: pathlib.Path, *, fresh: bool) -> None:

@@ -114,7 +114,7 @@ class Plateau:
     self._warned = False
 
   def check(self, row: Mapping[str, Any]) -> str:
-    """Takes a row in its turn; gives a warning once, else ''."""
+    """Takes a row in its turn; returns a warning once, else ''."""
     loss = row.get('train_loss')
     if not isinstance(loss, float):
       return ''
@@ -199,7 +199,7 @@ class Stopwatch:
     self._steps += 1
 
   def figures(self, examples: Mapping[str, int]) -> Row:
-    """Gives `<name>_per_second` for the examples of a step, and the share of time that waited.
+    """Returns `<name>_per_second` for the examples of a step, and the share of time that waited.
 
     All are 0 for a stretch without a step: the first, which is compiled, is not counted.
     """
@@ -219,7 +219,7 @@ def report_training(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def confidence_interval(count: float, total: float, squares: float) -> tuple[float, float]:
-  """Gives the 95 % interval of a mean of values in 0..1 over independent examples.
+  """Returns the 95 % interval of a mean of values in 0..1 over independent examples.
 
   Wilson's score interval, for as many yes-or-no examples as would vary that much: for values that
   are 0 or 1 it is Wilson's own.
@@ -244,7 +244,7 @@ def confidence_interval(count: float, total: float, squares: float) -> tuple[flo
 def read_rows(path: pathlib.Path) -> list[Row]:
   """Reads metrics.jsonl: every whole row, which begins with its `step`.
 
-  Lines that are none are left out: the last one is torn where a run was killed while it wrote.
+  Lines that are none are skipped: the last one is torn where a run was killed while it wrote.
   """
   rows = []
   lines = path.read_text(errors='replace').splitlines() if path.exists() else []

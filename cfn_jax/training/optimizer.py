@@ -34,7 +34,7 @@ def make_schedule(
   decay_factor: float,
   warmup_steps: int,
 ) -> Schedule:
-  """Gives the learning rate of a step, counted from 0.
+  """Returns the learning rate of a step, counted from 0.
 
   `step`: Caffe's, learning_rate * decay_factor ** floor(step / decay_steps). `cosine`: from
   learning_rate to 0 over `num_steps`. Over the first `warmup_steps` it rises linearly (0: off).

@@ -13,7 +13,7 @@ class Profiler:
 
   Args:
     folder: where the trace goes; `<folder>/plugins/profile/<time>/`.
-    start: the steps before it, compilation among them, are left out.
+    start: the steps before it, compilation among them, are not traced.
     steps: how many; 0: no trace.
   """
 

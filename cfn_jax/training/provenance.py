@@ -7,7 +7,7 @@ import subprocess
 
 @functools.cache
 def find_commit() -> str:
-  """Gives the commit of this package's clone, marked where files differ from it; '' without one."""
+  """Returns the commit of this package's clone, marked if files differ from it; '' without one."""
   here = pathlib.Path(__file__).resolve().parent
   try:
     done = subprocess.run(

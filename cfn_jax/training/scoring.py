@@ -24,8 +24,8 @@ def make_evaluate(
 ) -> Callable[[Any, Callable[[], bool]], dict[str, Any] | None]:
   """Builds the function that runs every evaluation of a task on a state's parameters.
 
-  The figures of their moving average, where there is one, are named `ema_...`. It gives None where
-  it was asked to stop.
+  The figures of their moving average, where there is one, are named `ema_...`. It returns None
+  where it was asked to stop.
   """
   scores = {name: make_score(each, mesh) for name, each in task.evaluations.items()}
 

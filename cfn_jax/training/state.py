@@ -70,8 +70,8 @@ def make_step(
   loss or gradient is not finite changes no parameter and adds to no sum; it is counted.
 
   Args:
-    log_every: the sums start again after so many steps.
-    accumulate_steps: the batch goes through in so many parts, whose gradients are averaged.
+    log_every: steps after which the sums start again.
+    accumulate_steps: parts of a batch, whose gradients are averaged.
     ema_decay: ema = decay * ema + (1 - decay) * params after each step; 0: no average.
   """
   root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.name.encode()))
@@ -86,7 +86,7 @@ def make_step(
     new = params, _average(state.ema, params, ema_decay), optimizer_state
     old = state.params, state.ema, state.optimizer
 
-    def keep(a: jax.Array, b: jax.Array) -> jax.Array:  # counts go on: the rate drops on time
+    def keep(a: jax.Array, b: jax.Array) -> jax.Array:  # counts continue: the rate drops on time
       return a if jnp.issubdtype(a.dtype, jnp.integer) else jnp.where(finite, a, b)
 
     params, ema, optimizer_state = jax.tree.map(keep, new, old)

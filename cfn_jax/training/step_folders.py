@@ -38,7 +38,7 @@ class DamagedError(CheckpointError):
 
 
 def find_steps(folder: pathlib.Path) -> list[int]:
-  """Gives the steps in a folder of checkpoints, the newest last; empty where it is not there."""
+  """Returns the steps in a folder of checkpoints, the newest last; empty where it is not there."""
   paths = folder.iterdir() if folder.is_dir() else iter(())
   return sorted(int(path.name) for path in paths if path.name.isdecimal() and path.is_dir())
 
@@ -68,7 +68,7 @@ def check_lost(folder: pathlib.Path, *, logged: int, unsaved: int) -> None:
 
   Args:
     logged: the last step of the run's metrics.jsonl, 0 where there is none.
-    unsaved: so many steps may be logged before the first checkpoint is whole.
+    unsaved: steps that may be logged before the first checkpoint is whole.
 
   Raises:
     CheckpointError: no step is there, but damaged ones are, or the run had come further.
@@ -142,7 +142,7 @@ def read_back(folder: pathlib.Path, state: Any) -> None:
 
 
 def read_score(folder: pathlib.Path, name: str) -> float:
-  """Gives a figure of a step's evaluation; nan where it has none."""
+  """Returns a figure of a step's evaluation; nan where it has none."""
   try:
     return float(json.loads((folder / 'metrics' / 'metrics').read_bytes())[name])
   except (OSError, ValueError, KeyError, TypeError):
@@ -159,7 +159,7 @@ def add_figures(folder: pathlib.Path, figures: Mapping[str, float]) -> None:
 
 
 def set_aside(folder: pathlib.Path) -> pathlib.Path:
-  """Renames a damaged step, so that nothing takes it for one, and gives its new place."""
+  """Renames a damaged step, so that nothing takes it for one, and returns its new place."""
   number, target = 1, folder.with_name(f'{DAMAGED}{folder.name}')
   while target.exists():
     number += 1

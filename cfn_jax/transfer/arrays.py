@@ -154,7 +154,7 @@ def is_float(name: str, dtype: str, path: pathlib.Path) -> bool:
 
 
 def as_float32(array: np.ndarray, where: str) -> np.ndarray:
-  """Gives an array as float32; raises WeightsError for another kind than floats."""
+  """Returns an array as float32; raises WeightsError for another kind than floats."""
   if str(array.dtype) not in _DTYPES:
     raise WeightsError(f'{where} is {array.dtype}: one of {", ".join(_DTYPES)} is needed')
   return np.ascontiguousarray(array, np.float32)

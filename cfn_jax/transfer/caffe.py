@@ -166,7 +166,7 @@ def _find_order(layers: list[Layer]) -> str:
 
 
 def _between(layers: list[Layer], first: str, second: str) -> list[Layer]:
-  """Gives the layers that lead from one to the other; a file may hold other branches too."""
+  """Returns the layers that lead from one to the other; a file may hold other branches too."""
   names = [layer.name for layer in layers]
   start = layers[names.index(first)]
   blobs, found = set(start.tops), []
@@ -189,7 +189,7 @@ def _check_settings(layer: Layer) -> None:
 def _fold_normalisation(
   layers: list[Layer], ours: dict[str, Layer], arrays: layouts.Arrays
 ) -> set[str]:
-  """Folds each BatchNorm and Scale into the layer whose output it takes; gives their names."""
+  """Folds each BatchNorm and Scale into the layer whose output it takes; returns their names."""
   source: dict[str, str] = {}  # which layer's plain output a blob is; '' after a ReLU, a pooling
   previous, folded = '', set()
   for layer in layers:
@@ -228,7 +228,7 @@ def _belongs(layer: Layer, layers: list[Layer]) -> bool:
 
 
 def _affine(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
-  """Gives y = gain * x + shift, float64 `[C]` each."""
+  """Returns y = gain * x + shift, float64 `[C]` each."""
   blobs = [blob.astype(np.float64).reshape(-1) for blob in layer.arrays()]
   if layer.type == 'Scale':
     return blobs[0], blobs[1] if len(blobs) > 1 else np.zeros_like(blobs[0])

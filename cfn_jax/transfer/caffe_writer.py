@@ -74,7 +74,7 @@ def save_caffe(
 
 
 def check_layers(weights: weights_lib.Weights) -> tuple[str, ...]:
-  """Gives the layers of a network; raises WeightsError where one is missing in between."""
+  """Returns the layers of a network; raises WeightsError where one is missing in between."""
   present = weights.layers()
   wanted = weights_lib.LAYERS[: weights_lib.LAYERS.index(present[-1]) + 1]
   missing = [name for name in wanted if name not in present]
@@ -155,7 +155,7 @@ def _prototxt(name: str, layers: list[_Layer]) -> str:
 
 
 def _layer_pieces(layer: _Layer, blobs: list[np.ndarray]) -> Iterator[bytes | memoryview]:
-  """Gives the bytes of a layer, each array as one piece."""
+  """Returns the bytes of a layer, each array as one piece."""
   head = wire.encode_bytes(1, layer.name) + wire.encode_bytes(2, layer.type)
   head += wire.encode_bytes(3, layer.bottom) if layer.bottom else b''
   head += wire.encode_bytes(4, layer.top)

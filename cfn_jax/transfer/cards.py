@@ -25,7 +25,7 @@ _LICENCE = (
 
 
 def make_record(weights: weights_lib.Weights) -> dict[str, Any]:
-  """Gives all of the weights but their arrays, as plain values."""
+  """Returns all of the weights but their arrays, as plain values."""
   return weights.describe() | {
     # One order of the keys, so that equal weights make equal files.
     'origin': json.loads(json.dumps(weights_lib.json_ready(weights.origin), sort_keys=True)),
@@ -33,7 +33,7 @@ def make_record(weights: weights_lib.Weights) -> dict[str, Any]:
 
 
 def sha256(path: pathlib.Path) -> str:
-  """Gives the digest of a file."""
+  """Returns the digest of a file."""
   with path.open('rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
@@ -53,7 +53,7 @@ def save_card(folder: pathlib.Path, weights: weights_lib.Weights, files: list[st
 
 
 def list_files(folder: pathlib.Path) -> list[str]:
-  """Gives the names of the files that a folder's card was written for, and of the card's own.
+  """Returns the names of the files that a folder's card was written for, and of the card's own.
 
   Raises:
     WeightsError: the card cannot be read.
@@ -66,7 +66,7 @@ def list_files(folder: pathlib.Path) -> list[str]:
 
 
 def find_record(path: pathlib.Path) -> dict[str, Any]:
-  """Gives the record in the card beside a file, `{}` where none is about this very file.
+  """Returns the record in the card beside a file, `{}` where none is about this very file.
 
   Raises:
     WeightsError: the card cannot be read, or tells another digest for this name.

@@ -153,7 +153,7 @@ def read_params(
 
 
 def _read_step(folder: pathlib.Path, collection: str) -> tuple[weights_lib.Params, dict[str, Any]]:
-  """Gives the parameters of a step and its meta, compared with their digests."""
+  """Returns the parameters of a step and its meta, compared with their digests."""
   with _named_errors(folder):
     meta = _read_json(folder / 'meta' / 'metadata')
     if not meta or not digests.is_sealed(meta):
@@ -196,7 +196,7 @@ def _read_permutations(path: pathlib.Path) -> list[list[int]]:
   """Reads the set of the run, `[]` where there is none beside its checkpoints."""
   if not path.is_file():
     return []
-  hint = 'mend it, or move it away to go on without it'
+  hint = 'mend it, or move it away to convert without it'
   try:
     permutations = array_files.load_npy(path)
   except WeightsError as error:

@@ -85,7 +85,7 @@ def save_folder(
   names: str = '',
   overwrite: bool = False,
 ) -> list[str]:
-  """Writes the weights and their card; gives the names of the files.
+  """Writes the weights and their card; returns the names of the files.
 
   Args:
     to: one of `FORMATS`.

@@ -84,7 +84,7 @@ def load_weights(
 
 
 def find_file(path: pathlib.Path) -> pathlib.Path:
-  """Gives the file of weights that a path names, itself or as a folder's; a run's folder as is."""
+  """Returns the file of weights that a path names, or its folder holds; a run's folder as is."""
   if path.is_dir() and not (path / 'checkpoints').is_dir():
     for name in FOLDER_FILES:
       if (path / name).is_file():

@@ -7,7 +7,7 @@ from cfn_jax.transfer import weights as weights_lib
 
 
 def choose_input_px(weights: weights_lib.Weights) -> int:
-  """Gives the side of the image for which a network was made.
+  """Returns the side of the image for which a network was made.
 
   That is what the record of training says if it fits fc6, else 227, else the smallest that fits.
   Without fc6 any size from about 30 px on works; 227 is AlexNet's.

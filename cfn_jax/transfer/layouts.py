@@ -78,7 +78,7 @@ def note_biases(arrays: Iterable[str]) -> list[str]:
 
 
 def to_foreign(weights: weights_lib.Weights) -> Arrays:
-  """Gives the arrays in the foreign layout, float32, C-contiguous, in the order of the layers.
+  """Returns the arrays in the foreign layout, float32, C-contiguous, in the order of the layers.
 
   Raises:
     WeightsError: fc6 is there without conv5, so its rows cannot be put in order.
@@ -100,7 +100,7 @@ def to_foreign(weights: weights_lib.Weights) -> Arrays:
 
 
 def from_foreign(arrays: Mapping[str, np.ndarray]) -> tuple[weights_lib.Params, list[str]]:
-  """Gives parameters in Flax's layout, and what was left out, with the reason.
+  """Returns parameters in Flax's layout, and what was left out, with the reason.
 
   Args:
     arrays: 'conv1.weight', ...; a missing bias is zero; convolutional fully connected layers
@@ -139,7 +139,7 @@ def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _pool5(rows: int, params: weights_lib.Params) -> tuple[int, int]:
-  """Gives side and channels of the map that fc6 takes."""
+  """Returns side and channels of the map that fc6 takes."""
   if 'conv5' not in params:
     raise weights_lib.WeightsError(
       'fc6 is there without conv5: its values are ordered by the channels of conv5'

@@ -16,7 +16,7 @@ _FEATURES = dict(zip(figures.CONVOLUTIONS, figures.FEATURES))
 
 
 def find_width(weights: weights_lib.Weights) -> float:
-  """Gives the width (1: AlexNet's) whose channels are those of the convolutions.
+  """Returns the width (1: AlexNet's) whose channels are those of the convolutions.
 
   Raises:
     WeightsError: no width has these channels.

@@ -189,7 +189,7 @@ def _from_vissl(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
 
 
 def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:
-  """Gives the trunk under the names of VISSL's `alexnet_jigsaw` (order 'caffenet') or
+  """Returns the trunk under the names of VISSL's `alexnet_jigsaw` (order 'caffenet') or
   `alexnet_bvlc` (order 'alexnet').
 
   The first has BatchNorm after conv3 .. conv5: it is set so that it changes nothing. VISSL's
@@ -222,7 +222,7 @@ def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:
 
 
 def module_source(weights: weights_lib.Weights) -> str:
-  """Gives the text of a module file that builds these weights' network and needs only PyTorch."""
+  """Returns the text of a module file that builds these weights' network and needs only PyTorch."""
   kernels = [weights.params[name]['kernel'].shape for name in weights.layers()]
   whole_cfn = weights.kind == 'cfn' and 'fc8' in weights.params
   figures: dict[str, Any] = {

@@ -18,7 +18,7 @@ GROUPS = (1, 2, 1, 2, 2)
 STRIDE = 4  # of conv1
 PADDING = 0  # of conv1
 CONNECTED: tuple[tuple[int, int], ...] = ()  # (inputs, outputs) of fc6, fc7, fc8
-TILES = 1  # fc7 sees the features of so many tiles
+TILES = 1  # tiles whose features fc7 sees
 INPUT_CHANNELS = 'bgr'  # in this order, then (pixel 0..255 - INPUT_MEAN) * INPUT_SCALE
 INPUT_MEAN = (104.0, 117.0, 123.0)
 INPUT_SCALE = (1.0, 1.0, 1.0)
@@ -65,7 +65,7 @@ class Trunk(nn.Module):
       setattr(self, f'fc{index + 6}', nn.Linear(inputs, outputs))
 
   def stages(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Gives every stage by Caffe's name: conv1 .. conv5 after ReLU, pool1, norm1, ... pool5."""
+    """Returns every stage by Caffe's name: conv1 .. conv5 after ReLU, pool1, norm1, ... pool5."""
     x, found = images, {}
     for number in range(1, len(CHANNELS) + 1):
       x = found[f'conv{number}'] = functional.relu(getattr(self, f'conv{number}')(x))
@@ -86,7 +86,7 @@ class AlexNet(Trunk):
   """AlexNet: images `[B, 3, H, W]`, prepared, to the last layer that there is."""
 
   def stages(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Gives every stage by Caffe's name; fc6 and fc7 after their ReLU."""
+    """Returns every stage by Caffe's name; fc6 and fc7 after their ReLU."""
     found = super().stages(images)
     if not CONNECTED:
       return found
@@ -108,7 +108,7 @@ class Cfn(Trunk):
   fc8: nn.Linear
 
   def features(self, tiles: torch.Tensor) -> torch.Tensor:
-    """Gives fc6 of each tile, after its ReLU: `[B, T, 3, h, w]` to `[B, T, D]`."""
+    """Returns fc6 of each tile, after its ReLU: `[B, T, 3, h, w]` to `[B, T, D]`."""
     maps = self.stages(tiles.flatten(0, 1))['pool5'].flatten(1)
     return functional.relu(self.fc6(maps)).unflatten(0, tiles.shape[:2])
 

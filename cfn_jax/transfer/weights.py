@@ -1,6 +1,6 @@
 """Weights that travel: parameters, and all that another program must know to use them.
 
-Every reader of `transfer/` gives a `Weights`, every writer takes one. NumPy only. Layouts are
+Every reader of `transfer/` returns a `Weights`, every writer takes one. NumPy only. Layouts are
 Flax's: kernels `[kh, kw, in / groups, out]` and `[in, out]`, rows of fc6 in the order (y, x,
 channel); other layouts exist only inside the readers and writers (layouts.py).
 """
@@ -72,24 +72,24 @@ class Weights:
     }
 
   def layers(self) -> tuple[str, ...]:
-    """Gives the layers that there are, from the input up."""
+    """Returns the layers that there are, from the input up."""
     return tuple(name for name in LAYERS if name in self.params)
 
   def tiles(self) -> int:
-    """Gives how many tiles fc7 sees; 1 for AlexNet and a trunk."""
+    """Returns how many tiles fc7 sees; 1 for AlexNet and a trunk."""
     if 'fc6' in self.params and 'fc7' in self.params:
       return self.params['fc7']['kernel'].shape[0] // self.params['fc6']['kernel'].shape[1]
     return 1
 
   def pool5_side(self) -> int:
-    """Gives the side of the map that fc6 was made for; 0 where there is no fc6."""
+    """Returns the side of the map that fc6 was made for; 0 where there is no fc6."""
     if 'fc6' not in self.params or 'conv5' not in self.params:
       return 0
     rows = self.params['fc6']['kernel'].shape[0]
     return round(float(np.sqrt(rows / self.params['conv5']['kernel'].shape[-1])))
 
   def replace(self, **changes: Any) -> 'Weights':
-    """Gives a copy with some fields changed."""
+    """Returns a copy with some fields changed."""
     return dataclasses.replace(self, **changes)
 
 
@@ -117,7 +117,7 @@ def make_weights(
     raise WeightsError(f'layers {listed}: {", ".join(LAYERS)} are known')
   groups, problems = _groups(params)
   problems += _check_arrays(params) or _check_chain(params)
-  # The origin may come from a file: what is gone through later must be what it is taken for.
+  # The origin may come from a file: what is read later must be what it is taken for.
   problems += [
     f'its origin has {name} of type {type(origin[name]).__name__}, not {kind.__name__}'
     for name, kind in {'notes': list, 'permutations': list, 'config': dict}.items()
@@ -197,7 +197,7 @@ def _check_chain(params: Params) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-  """Gives a library's error in one short line."""
+  """Returns a library's error in one short line."""
   lines = str(error).strip().splitlines() or [type(error).__name__]
   return lines[0][:200]
 

@@ -66,7 +66,7 @@ class Message:
       yield Field(number, wire, value, start, position)
 
   def child(self, field: Field) -> 'Message':
-    """Gives the message inside a field."""
+    """Returns the message inside a field."""
     if field.wire != BYTES:
       raise WireError(f'field {field.number} at byte {field.start} is no message')
     return Message(self.file, field.start, field.end)
