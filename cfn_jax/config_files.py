@@ -7,6 +7,7 @@ package. While a config is read, `from configs import NAME` finds these, whateve
 
 import contextlib
 import difflib
+import functools
 import importlib
 import importlib.util
 import math
@@ -188,6 +189,7 @@ def find_changed(config: ml_collections.ConfigDict) -> list[str]:
   return [field for field, value in values if all(value != each[field] for each in made)]
 
 
+@functools.cache
 def configs_by_task() -> dict[str, str]:
   """Returns the name of the config that is made for each task."""
   return {load(name).task: name for name in list_names()}

@@ -53,6 +53,20 @@ def clear_idle(source: str, fields: Mapping[str, Any]) -> dict[str, Any]:
   return {**fields, **{field: _READERS[field][0] for field in find_idle(source, fields)}}
 
 
+def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
+  idle = find_idle(source, fields)
+  if not idle:
+    return
+  told = ', '.join(f'data.{field} = {fields[field]!r}' for field in idle)
+  remedy = 'set ' + ' '.join(f'--config.data.{field}={_READERS[field][0]}' for field in idle)
+  if 'val_split' in idle and source in _READERS['val_root'][1] and not fields['val_root']:
+    remedy += (
+      ' and name the validation images as data.val_root (without it, data.val_fraction of the '
+      'training images is held out)'
+    )
+  raise SourceError(f'{told}: not read with data.source = {source!r}; {remedy}')
+
+
 def is_records(folder: str) -> bool:
   """Says whether a folder holds records that prepare wrote."""
   return (places.local(folder) / 'index.json').is_file()
@@ -93,16 +107,7 @@ def open_sources(
   fields = dict(locals())
   if source not in KINDS:
     raise SourceError(f'data.source = {source!r}: it must be one of {", ".join(KINDS)}')
-  idle = find_idle(source, fields)
-  if idle:
-    told = ', '.join(f'data.{field} = {fields[field]!r}' for field in idle)
-    remedy = 'set ' + ' '.join(f'--config.data.{field}={_READERS[field][0]}' for field in idle)
-    if 'val_split' in idle and source in _READERS['val_root'][1] and not val_root:
-      remedy += (
-        ' and name the validation images as data.val_root (without it, data.val_fraction of '
-      )
-      remedy += 'the training images is held out)'
-    raise SourceError(f'{told}: not read with data.source = {source!r}; {remedy}')
+  _refuse_idle(source, fields)
   if source == 'bundled':
     from cfn_jax.data import bundled
 

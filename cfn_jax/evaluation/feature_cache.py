@@ -1,8 +1,8 @@
 """Features on the disk: extracted once, in parts, read back through memory maps.
 
 A cache is a folder of parts, each of `part_images` images: `conv1-00003.npy` `[rows, D]` for each
-layer, `label-00003.npy`, and `part-00003.json`, which is written last and holds their sha256. A part
-without it does not count, so a stopped extraction resumes there. `index.json` says what the
+layer, `label-00003.npy`, and `part-00003.json`, which is written last and holds their sha256. A
+part without it does not count, so a stopped extraction resumes there. `index.json` says what the
 features are of. NumPy only, no pickles. Written by features.py, read by the probes.
 """
 
