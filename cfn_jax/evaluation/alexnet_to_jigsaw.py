@@ -73,13 +73,9 @@ def make_run(
   """Builds the run that locks conv1 .. convK, on tiles of the scale that those layers learned."""
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
   fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
-  drawn = config.model.init
-  if not figures.fits(drawn, fed.contrast()):
-    raise ValueError(
-      f"model.init = '{drawn}' draws the layers above for inputs of another scale: "
-      f'{trunk.label()} is fed a standard deviation of {fed.contrast():.3g}, which goes with '
-      + ("'caffe'" if drawn == 'he' else "'he'")
-    )
+  figures.check_contrast(
+    config.model.init, fed.contrast(), field='model.init', layers='the layers above'
+  )
   pretext = dataclasses.replace(pretext, input=fed)
   weights = surgery.fold_input(weights, to=fed)
   locked = CONVOLUTIONS[:k]

@@ -96,12 +96,9 @@ class Classifier:
       ('model.init', self.initial.init, drawn - connected),
       ('model.fc_init', self.fc_init, connected),
     ):
-      if layers and not self.rescale and not figures.fits(init, contrast):
-        raise ValueError(
-          f"{field} = '{init}' draws {surgery.name_layers(sorted(layers))} for inputs of another "
-          f'scale: images are prepared to a standard deviation of {contrast:.3g}, which goes with '
-          + ("'caffe'" if init == 'he' else "'he'")
-        )
+      if layers and not self.rescale:
+        named = surgery.name_layers(sorted(layers))
+        figures.check_contrast(init, contrast, field=field, layers=named)
 
   def init(self, seed: int) -> Params:
     """Draws the parameters on the host, and puts the loaded layers in."""

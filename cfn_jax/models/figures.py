@@ -59,6 +59,16 @@ def fits(init: str, contrast: float) -> bool:
   return contrast <= 10 if init == 'he' else contrast >= 10
 
 
+def check_contrast(init: str, contrast: float, *, field: str, layers: str) -> None:
+  """Raises ValueError where layers are drawn for inputs of another standard deviation."""
+  if not fits(init, contrast):
+    raise ValueError(
+      f"{field} = '{init}' draws {layers} for inputs of another scale: images are prepared to a "
+      f'standard deviation of {contrast:.3g}, which goes with '
+      + ("'caffe'" if init == 'he' else "'he'")
+    )
+
+
 def scaled(features: int, width: float) -> int:
   """Returns the channels of a layer at a width: a multiple of 8, at least 8.
 
