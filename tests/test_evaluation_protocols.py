@@ -169,6 +169,19 @@ def test_layers_that_learned_on_tiles_keep_their_normalisation():
     alexnet_to_jigsaw.find_record(learned, tiles='raw', std=58.0)
 
 
+def test_layers_above_locked_ones_must_be_drawn_for_what_those_pass_on(folders, tmp_path):
+  drawn = trunks.draw_trunk('he', seed=0, width=0.1, order='caffenet').weights
+  files.save_weights(drawn.replace(input=inputs.RECORDS['caffe']), tmp_path / 'w.npz')
+  config = labelled_cases.make_config(
+    'alexnet_to_jigsaw', folders, weights=str(tmp_path / 'w.npz'), baseline=False
+  )
+  config.data.root = str(folders / 'train')
+  config.model.init, config.locked_tiles = 'he', 'as_learned'
+  message = "model.init = 'he' draws the layers above .* deviation of 58, which goes with 'caffe'"
+  with pytest.raises(ValueError, match=message):
+    alexnet_to_jigsaw.make_plan(config)
+
+
 def test_recognition_is_the_papers_network():
   config = labelled_cases.command.load_config(f'{labelled_cases.REPOSITORY}/configs/recognition.py')
   names = tuple(map(str, range(1000)))
