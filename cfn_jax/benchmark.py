@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = module.run(arguments)
   except (ValueError, OSError, RuntimeError) as error:
     return terminal.say_error(*terminal.describe(error))
-  terminal.say(json.dumps(result), file=sys.stdout)
+  terminal.answer(json.dumps(result))
   return 0
 
 

@@ -168,19 +168,15 @@ def _report(
   out: pathlib.Path,
   made: list[str],
 ) -> None:
-  _say(f'{out}: {", ".join(made)}')
+  terminal.answer(f'{out}: {", ".join(made)}')
   groups = ', '.join(map(str, weights.groups))
-  _say(
+  terminal.answer(
     f'{weights.kind}: {weights.order}, conv1 stride {weights.stride}, groups {groups}; '
     f'{surgery.compare(loaded, weights)}'
   )
-  _say(f'input: {cards.describe_input(weights.input)}')
+  terminal.answer(f'input: {cards.describe_input(weights.input)}')
   for note in weights.origin.get('notes', []):
-    _say(f'note: {note}')
-
-
-def _say(text: str) -> None:
-  terminal.say(text, file=sys.stdout)
+    terminal.answer(f'note: {note}')
 
 
 if __name__ == '__main__':

@@ -3,7 +3,6 @@
 Flags, devices, the workdir, and one call; what a task does stands elsewhere.
 """
 
-import contextlib
 import dataclasses
 import importlib
 import pathlib
@@ -103,16 +102,11 @@ def run(
   print_summary(made, workdir)
   with command.short_errors(*EXPECTED), places.naming(workdir):
     try:
-      with explain_memory(config):
+      with devices.explain_memory(config.to_dict()):
         return loop.fit(made, config, workdir)
     except images.BadImage as error:
       hint = '--config.data.on_bad_image=skip lists such files and trains without them'
       raise images.BadImage(error.name, f'{error.reason}; {hint}') from error
-
-
-def explain_memory(config: ml_collections.ConfigDict) -> contextlib.AbstractContextManager[None]:
-  """Names the ways out where a device has too little memory, see `devices.explain_memory`."""
-  return devices.explain_memory(config.to_dict())
 
 
 def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
@@ -120,7 +114,8 @@ def run_evaluation(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> 
   module = importlib.import_module(f'cfn_jax.evaluation.{config.task}')
   with command.short_errors(ValueError, OSError):
     opened = module.open_evaluation(config)
-  with command.short_errors(*EXPECTED), places.naming(workdir), explain_memory(config):
+  memory = devices.explain_memory(config.to_dict())
+  with command.short_errors(*EXPECTED), places.naming(workdir), memory:
     figures: dict[str, Any] = opened.execute(workdir, run)
   if not jax.process_index():
     for name, rows in opened.charts(figures).items():

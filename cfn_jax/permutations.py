@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
       )
     from cfn_jax.jigsaw import permutation_table
 
-    _say(*permutation_table.make_table(arguments.seed).splitlines())
+    terminal.answer(*permutation_table.make_table(arguments.seed).splitlines())
     return
   made, notes = _make(arguments)
   summary = permutations.summarize(made)
@@ -139,16 +139,16 @@ def run(arguments: argparse.Namespace) -> None:
       arguments.plot, made, grid=_get_shape(arguments, summary.tiles)
     )
   files.write_files(contents)
-  _say(*notes)
+  terminal.answer(*notes)
   share = 100 * summary.mean_hamming / summary.largest_mean
   pairs = math.comb(summary.num, 2)
-  _say(f'{summary.num} permutations of {summary.tiles} tiles')
-  _say(f'mean distance    {summary.mean_hamming:.4f} over {pairs} distinct pairs')
-  _say(f'largest possible {summary.largest_mean:.4f} ({share:.2f} % reached)')
-  _say(f'minimum distance {summary.min_hamming}')
-  _say(f'fingerprint      {permutations.fingerprint(made)}')
+  terminal.answer(f'{summary.num} permutations of {summary.tiles} tiles')
+  terminal.answer(f'mean distance    {summary.mean_hamming:.4f} over {pairs} distinct pairs')
+  terminal.answer(f'largest possible {summary.largest_mean:.4f} ({share:.2f} % reached)')
+  terminal.answer(f'minimum distance {summary.min_hamming}')
+  terminal.answer(f'fingerprint      {permutations.fingerprint(made)}')
   for path in contents:
-    _say(f'wrote {path}')
+    terminal.answer(f'wrote {path}')
 
 
 @terminal.interruptible()
@@ -159,10 +159,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   except (ValueError, OSError) as error:
     return terminal.say_error(*terminal.describe(error))
   return 0
-
-
-def _say(*lines: str) -> None:
-  terminal.say(*lines, file=sys.stdout)
 
 
 if __name__ == '__main__':

@@ -51,17 +51,13 @@ def main(argv: list[str] | None = None) -> int:
     terminal.say('prepare: interrupted; the same command resumes with the next shard')
     return 130
   for line in index['skipped'][:_SHOWN]:
-    _say(f'left out: {line["name"]}: {line["reason"]}')
+    terminal.answer(f'left out: {line["name"]}: {line["reason"]}')
   size = sum(shard['bytes'] for shard in index['shards'])
-  _say(
+  terminal.answer(
     f'{index["num_records"]:,} images, {size / 1e6:,.1f} MB, {len(index["shards"])} shards in '
     f'{flags.out}; {index["num_skipped"]:,} files left out{listing.Others(**index["others"])}'
   )
   return 0
-
-
-def _say(text: str) -> None:
-  terminal.say(text, file=sys.stdout)
 
 
 if __name__ == '__main__':

@@ -63,6 +63,11 @@ def say(*lines: str, file: TextIO | None = None) -> None:
     print(*(_safe(line, file) for line in lines), sep='\n', file=file)
 
 
+def answer(*lines: str) -> None:
+  """Prints lines on stdout: what a command was asked for."""
+  say(*lines, file=sys.stdout)
+
+
 def show_pairs(rows: Sequence[tuple[str, str]]) -> None:
   """Prints rows of a name and its value on stderr."""
   table = rich.table.Table(show_header=False, box=None, pad_edge=False)
@@ -93,10 +98,10 @@ def show_table(
     for label, values in rows:
       table.add_row(_text(label, sys.stdout), *(_text(value, sys.stdout) for value in values))
     table.add_section()
-  say(title, file=sys.stdout)
+  answer(title)
   _print(table, sys.stdout)
   if caption:
-    say(caption, file=sys.stdout)
+    answer(caption)
 
 
 def describe(error: Exception) -> list[str]:
@@ -107,6 +112,16 @@ def describe(error: Exception) -> list[str]:
   if isinstance(error, names.LinesError):
     return [str(line) for line in error.args]
   return [str(error) or type(error).__name__]
+
+
+def first_line(error: BaseException) -> str:
+  """Returns a library's error in one short line; its kind where it says nothing.
+
+  >>> first_line(ValueError('no shape\\nat line 3')), first_line(KeyError())
+  ('no shape', 'KeyError')
+  """
+  lines = str(error).strip().splitlines() or [type(error).__name__]
+  return lines[0][:300]
 
 
 def fail(*lines: str) -> NoReturn:
@@ -131,13 +146,13 @@ class _LogLines(io.TextIOBase):
     return len(text)
 
 
-def make_bar(items: Iterable[Any] | None = None, *, shown: bool, **options: Any) -> tqdm.tqdm:
+def make_bar(items: Iterable[Any] | None = None, **options: Any) -> tqdm.tqdm:
   """Makes a progress bar on stderr; in a log it is a line every half a minute."""
   if sys.stderr.isatty():
     kind: dict[str, Any] = {'dynamic_ncols': True}
   else:
     kind = {'file': _LogLines(), 'ncols': 0, 'mininterval': 30, 'maxinterval': 30}
-  return tqdm.tqdm(items, disable=not shown, **options, **kind)
+  return tqdm.tqdm(items, **options, **kind)
 
 
 def _text(text: str, file: TextIO) -> rich.text.Text:

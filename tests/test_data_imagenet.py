@@ -83,7 +83,7 @@ def lists(tmp_path):
 
 
 def run(source, out, **fields):
-  fields = {'num_workers': 1, 'show_progress': False, **fields}
+  fields = {'num_workers': 1, **fields}
   return prepare.prepare(source=str(source), out=str(out), **fields)
 
 

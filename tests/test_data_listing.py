@@ -48,7 +48,7 @@ def pack(members, mode='w'):
 
 
 def run(source, out):
-  return prepare.prepare(source=str(source), out=str(out), num_workers=1, show_progress=False)
+  return prepare.prepare(source=str(source), out=str(out), num_workers=1)
 
 
 PASSED_OVER = (

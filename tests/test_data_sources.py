@@ -428,7 +428,6 @@ def records(tmp_path):
     out=str(tmp_path / 'records'),
     num_shards=4,
     num_workers=1,
-    show_progress=False,
   )
   return tmp_path / 'records'
 
@@ -462,7 +461,6 @@ def test_a_second_folder_of_records_gives_validation(records, tmp_path):
     source=str(tmp_path / 'photos' / 'a'),
     out=str(tmp_path / 'other'),
     num_workers=1,
-    show_progress=False,
   )
   train, val = open_records(records, val_root=str(tmp_path / 'other'))
   assert len(train) == 60 and len(val) == 30 and val[0].label == -1

@@ -391,7 +391,6 @@ def test_two_processes_find_what_one_finds(folders, tmp_path):
       'have no classes',
     ),
     ('frozen_layers', {'data.split': 'train'}, "data.split = 'train': not read with"),
-    ('frozen_layers', {'data.labels': 'annotations'}, "data.labels = 'annotations': not read"),
     ('voc07_classification', {'trained': 'fc7'}, "trained = 'fc7'"),
     ('voc07_classification', {'magic_init': 'yes'}, "magic_init = 'yes'"),
     ('voc07_classification', {'data.source': 'folder'}, "come from 'voc' or 'tfds'"),

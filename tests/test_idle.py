@@ -1,5 +1,7 @@
 """A setting that has no effect is refused, with the reason; the same setting elsewhere is not."""
 
+import runpy
+
 import labelled_cases
 import pytest
 import test_configs
@@ -121,6 +123,11 @@ def test_a_config_of_ones_own_may_not_set_it_either(tmp_path):
   config = command.load_config(str(path))
   with pytest.raises(ValueError, match='decay_steps = 7 has no effect'):
     idle.check(config, config_files.find_changed(config))
+
+
+def test_training_fields_are_those_of_the_configs():
+  trains = runpy.run_path(str(config_files.find_folder() / 'training.py'))['TRAINS']
+  assert {*idle._TRAINING, 'compute_dtype', 'remat'} == {*trains}
 
 
 def test_rules_name_fields_that_there_are():

@@ -81,7 +81,7 @@ def test_a_log_has_one_line_a_row(monkeypatch):
 
 def test_a_log_has_no_carriage_returns_of_a_bar(monkeypatch):
   monkeypatch.setattr(sys, 'stderr', Terminal(False))
-  for _ in terminal.make_bar(range(7), shown=True, unit='image'):
+  for _ in terminal.make_bar(range(7), unit='image'):
     pass
   lines = sys.stderr.getvalue().splitlines(keepends=True)
   assert '7/7' in lines[-1] and '\r' not in ''.join(lines) and len(lines) <= 3

@@ -119,7 +119,6 @@ def prepared(tmp_path_factory):
     out=str(root / 'records'),
     num_shards=1,
     num_workers=1,
-    show_progress=False,
   )
   return root / 'records'
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cfn_jax import places
+from cfn_jax import places, terminal
 from cfn_jax.data import folder, listing
 from cfn_jax.data.record import Record, SourceError, check_index
 
@@ -88,11 +88,10 @@ class RecordsSource:
       raise
     except Exception as error:  # riegeli's errors have no common type
       # Never a bad image: the fault may pass, and a shard can be made again.
-      reason = str(error).splitlines()[0] if str(error) else type(error).__name__
       raise SourceError(
         f'shard {shard} ({self.root}/{shard_stem(shard)}.array_record) cannot be read at {name}: '
-        f'{reason}. If it is damaged, run the same cfn_jax.prepare command again with --verify: it '
-        'makes that shard again'
+        f'{terminal.first_line(error)}. If it is damaged, run the same cfn_jax.prepare command '
+        'again with --verify: it makes that shard again'
       ) from None
     return Record(data, name, int(self._labels[place]))
 
@@ -165,12 +164,7 @@ def open_records(
     val_index = load_index(places.local(val_root))
     train = index.source(np.ones(len(index.names), bool), index.class_names)
     return train, val_index.source(np.ones(len(val_index.names), bool), index.class_names)
-  held_out = folder.hash_split(index.names, val_fraction)
-  if held_out.all():
-    raise SourceError(
-      f'all {len(held_out):,} records of {root} fell into validation; set data.val_root to another '
-      'prepared folder, or data.val_fraction to 0'
-    )
+  held_out = folder.hash_split(index.names, val_fraction, where=root, instead='data.val_root')
   return index.source(~held_out, index.class_names), index.source(held_out, index.class_names)
 
 

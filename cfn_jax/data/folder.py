@@ -49,7 +49,7 @@ class FileSource:
     labels: np.ndarray,
     class_names: tuple[str, ...] = (),
     description: str,
-    others: listing.Others = listing.Others(),  # noqa: B008  (immutable)
+    others: listing.Others = listing.NO_OTHERS,
     archives: Sequence[str] = (),
   ) -> None:
     reason = 'it is an archive, which is not read in a folder; unpack it'
@@ -62,9 +62,7 @@ class FileSource:
     packed = 'archive is' if len(archives) == 1 else 'archives are'
     told = f'; {len(archives):,} {packed} not read (such as {archives[0]})' if archives else ''
     self.description = f'{description}{others}{told}'
-    digest = hashlib.sha256(names.blob)
-    digest.update(labels.tobytes() + '\0'.join(class_names).encode('utf8', 'surrogateescape'))
-    self.fingerprint = digest.hexdigest()[:32]
+    self.fingerprint = digest_labels(names.blob, labels, class_names)
 
   @functools.cached_property
   def content(self) -> str:
@@ -136,28 +134,20 @@ def open_folder(
     SourceError: a folder is missing, empty, unreadable or without images; or no image is left over
       for training.
   """
-  names, _, others, archives = listing.list_images(root, cache_dir=cache_dir, refresh=refresh)
-  classes = class_folders(names)
+  found = listing.list_images(root, cache_dir=cache_dir, refresh=refresh)
+  classes = class_folders(found.names)
   warn_of_splits(root, classes)
   if not val_root:
-    held_out = hash_split(names, val_fraction)
-    if held_out.all():
-      raise SourceError(
-        f'all {len(names):,} images of {root} fell into validation (data.val_fraction = '
-        f'{val_fraction}); set data.val_root to another folder, or data.val_fraction to 0'
-      )
-    train, val = names.where(~held_out), names.where(held_out)
-    return labelled(root, train, classes, others, archives), labelled(root, val, classes)
+    held_out = hash_split(found.names, val_fraction, where=root, instead='data.val_root')
+    val = listing.Listing(found.names.where(held_out), {}, listing.NO_OTHERS, [])
+    found = found._replace(names=found.names.where(~held_out))
+    return labelled(root, found, classes), labelled(root, val, classes)
   val_folder = places.local(val_root)
-  found = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
-  val_names = found.names
-  val_classes = class_folders(val_names)
+  val_found = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
+  val_classes = class_folders(val_found.names)
   shared = classes if val_classes and set(val_classes) <= set(classes) else ()
   warn_of_splits(val_folder, val_classes)
-  return (
-    labelled(root, names, classes, others, archives),
-    labelled(val_folder, val_names, shared, found.others, found.archives),
-  )
+  return labelled(root, found, classes), labelled(val_folder, val_found, shared)
 
 
 def class_folders(names: listing.Names) -> tuple[str, ...]:
@@ -187,36 +177,53 @@ def warn_of_splits(root: pathlib.Path, classes: tuple[str, ...]) -> None:
     )
 
 
-def hash_split(names: listing.Names, val_fraction: float) -> np.ndarray:
-  """Says for each name whether it is held out, bool [number of names], by its own hash alone."""
+def hash_split(
+  names: listing.Names, val_fraction: float, *, where: object, instead: str
+) -> np.ndarray:
+  """Says for each name whether it is held out, bool [number of names], by its own hash alone.
+
+  Args:
+    where, instead: for messages: the images' place, and the field that names others.
+
+  Raises:
+    SourceError: a fraction that is none; nothing is left for training.
+  """
   if not 0 <= val_fraction < 1:
     raise SourceError(f'data.val_fraction = {val_fraction}: it must be at least 0 and below 1')
   # 2**64 would need a ninth byte, so of fractions next to 1 the largest bound has to do.
   bound = min(int(val_fraction * 2.0**64), 2**64 - 1).to_bytes(8, 'big')
   hashes = (hashlib.blake2b(name, digest_size=8).digest() for name in names.encoded())
-  return np.fromiter((digest < bound for digest in hashes), bool, len(names))
+  held_out = np.fromiter((digest < bound for digest in hashes), bool, len(names))
+  if held_out.all():
+    raise SourceError(
+      f'all {len(names):,} images of {where} fell into validation (data.val_fraction = '
+      f'{val_fraction}); set {instead}, or data.val_fraction to 0'
+    )
+  return held_out
 
 
-def labelled(
-  root: pathlib.Path,
-  names: listing.Names,
-  classes: tuple[str, ...],
-  others: listing.Others = listing.Others(),  # noqa: B008  (immutable)
-  archives: Sequence[str] = (),
-) -> FileSource:
+def digest_labels(told: bytes, labels: np.ndarray, class_names: Sequence[str]) -> str:
+  """Digests what tells images from others, with their labels and the names of the classes."""
+  named = '\0'.join(class_names).encode('utf8', 'surrogateescape')
+  return hashlib.sha256(told + labels.tobytes() + named).hexdigest()[:32]
+
+
+def number_classes(names: listing.Names, classes: tuple[str, ...]) -> np.ndarray:
+  """Numbers the first-level folders as `classes` are, int32 [number of names]; others: -1."""
+  index = {os.fsencode(name): place for place, name in enumerate(classes)}
+  found = (index.get(name.partition(b'/')[0], -1) for name in names.encoded())
+  return np.fromiter(found, np.int32, len(names))
+
+
+def labelled(root: pathlib.Path, found: listing.Listing, classes: tuple[str, ...]) -> FileSource:
   """Makes a source whose labels are the first-level folders, or -1 without `classes`."""
-  labels = np.full(len(names), -1, np.int32)
-  if classes:
-    index = {os.fsencode(name): i for i, name in enumerate(classes)}
-    labels[:] = [index[name.partition(b'/')[0]] for name in names.encoded()]
   of_classes = f' in {len(classes):,} folders' if classes else ''
-  description = f'folder {root}: {len(names):,} images{of_classes}'
   return FileSource(
     root,
-    names,
-    labels=labels,
+    found.names,
+    labels=number_classes(found.names, classes),
     class_names=classes,
-    description=description,
-    others=others,
-    archives=archives,
+    description=f'folder {root}: {len(found.names):,} images{of_classes}',
+    others=found.others,
+    archives=found.archives,
   )

@@ -23,6 +23,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageFile
 
+from cfn_jax import terminal
 from cfn_jax.data import file_kinds, orientation, wholeness
 
 # Larger pictures are refused before any memory is taken; above this Pillow warns of a bomb.
@@ -80,7 +81,7 @@ def decode_image(
   except MemoryError:
     raise
   except Exception as error:  # on damaged data Pillow's plugins raise anything
-    raise BadImage(name, f'it is damaged ({_one_line(error)})') from error
+    raise BadImage(name, f'it is damaged ({terminal.first_line(error)})') from error
 
 
 def resize_short_side(
@@ -292,8 +293,3 @@ def _check_format(data: bytes) -> None:
     raise BadImage('', f'it is {kind}, not {_READ}' + (f'; {remedy}' if remedy else ''))
   if kind == 'a WebP image' and len(data) < 8 + int.from_bytes(data[4:8], 'little'):
     raise BadImage('', 'the WebP is cut short (it ends before the length that it states)')
-
-
-def _one_line(error: Exception) -> str:
-  lines = str(error).strip().splitlines()
-  return lines[0] if lines else type(error).__name__

@@ -24,6 +24,8 @@ _ILSVRC_CLASSES = 1000
 _READ = 'a comma or blanks part a name from its class'
 _ASK = 'give --synsets: meta.mat of the development kit, or its wnids in the order of the numbers'
 
+Lines = list[tuple[int, str]]  # the number and the text of each
+
 
 def read_labels(
   names: Sequence[str], labels: pathlib.Path, synsets: pathlib.Path | None = None
@@ -90,10 +92,7 @@ def _read_meta(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def _by_number(
-  names: Sequence[str],
-  path: pathlib.Path,
-  lines: list[tuple[int, str]],
-  order: tuple[str, ...],
+  names: Sequence[str], path: pathlib.Path, lines: Lines, order: tuple[str, ...]
 ) -> list[str]:
   """Takes line i for the image whose name ends in i."""
   if not order:
@@ -121,10 +120,7 @@ def _by_number(
 
 
 def _by_name(
-  names: Sequence[str],
-  path: pathlib.Path,
-  lines: list[tuple[int, str]],
-  order: tuple[str, ...],
+  names: Sequence[str], path: pathlib.Path, lines: Lines, order: tuple[str, ...]
 ) -> list[str]:
   """Takes each image's class from the line that names it, with or without folders and suffix."""
   wanted = {_stem(name): name for name in names}

@@ -116,6 +116,9 @@ class Others(NamedTuple):
     return told if self.number else ''
 
 
+NO_OTHERS = Others()
+
+
 class Listing(NamedTuple):
   """What a folder holds: sorted relative paths, the modification time of each folder in ns.
 

@@ -42,7 +42,6 @@ def prepare(
   verify: bool = False,
   labels: str = '',
   synsets: str = '',
-  show_progress: bool = True,
 ) -> dict[str, Any]:
   """Prepares a folder or tar of images and returns the content of `index.json`.
 
@@ -57,7 +56,6 @@ def prepare(
     verify: reads all finished shards again, and remakes those whose SHA-256 differs.
     labels: a file that says the images' classes (label_lists.py); '': their folders say it.
     synsets: the order of the classes that the numbers in `labels` count; '': none.
-    show_progress: draws a bar on stderr.
 
   Raises:
     SourceError: the source cannot be opened, or not be read on.
@@ -79,12 +77,12 @@ def prepare(
     folder_out.mkdir(parents=True, exist_ok=True)
     with _only_run(folder_out):
       _claim(folder_out, opened, stamp, settings)
-      return _run(opened, folder_out, settings, num_workers, verify, show_progress)
+      return _run(opened, folder_out, settings, num_workers, verify)
   except prepare_shard.DiskFullError as error:
     raise PrepareError(_disk_full(folder_out, len(opened), settings, error)) from None
   except MemoryError:
     raise PrepareError(
-      'there is too little memory; finished shards are valid. Run the same command again, '
+      'there is not enough memory; finished shards are valid. Run the same command again, '
       'with fewer workers'
     ) from None
   except OSError as error:
@@ -153,21 +151,20 @@ def _run(
   settings: Settings,
   num_workers: int,
   verify: bool,
-  show_progress: bool,
 ) -> dict[str, Any]:
   """Makes the shards that are missing, then the index."""
   bounds = np.linspace(0, len(source), settings.num_shards + 1).astype(int).tolist()
   shards = {n: range(bounds[n], bounds[n + 1]) for n in range(settings.num_shards)}
   entries = {n: entry for n in shards if (entry := _finished(out, n)) is not None}
   if verify:
-    entries = _verified(out, entries, show_progress)
+    entries = _verified(out, entries)
   missing = {n: rows for n, rows in shards.items() if n not in entries}
   for leftover in _leftovers(out):
     leftover.unlink(missing_ok=True)
   if missing:
     (out / array_records.INDEX).unlink(missing_ok=True)
   done = len(source) - sum(map(len, missing.values()))
-  with terminal.make_bar(total=len(source), initial=done, unit='image', shown=show_progress) as bar:
+  with terminal.make_bar(total=len(source), initial=done, unit='image') as bar:
     workers = min(num_workers or prepare_pool.num_cores(), len(missing))
     if workers > 1:
       made = prepare_pool.make_shards(source, missing, out, settings, workers, bar)
@@ -190,27 +187,22 @@ def _finished(out: pathlib.Path, number: int) -> dict[str, Any] | None:
     return None
 
 
-def _verified(
-  out: pathlib.Path, entries: dict[int, dict[str, Any]], show_progress: bool
-) -> dict[int, dict[str, Any]]:
+def _verified(out: pathlib.Path, entries: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
   """The entries whose shards have the SHA-256 that they state; names the others."""
   sound = {}
-  bar = terminal.make_bar(entries.items(), shown=show_progress, desc='verify', unit='shard')
+  bar = terminal.make_bar(entries.items(), desc='verify', unit='shard')
   for number, entry in bar:
     path = out / f'{array_records.shard_stem(number)}.array_record'
-    digest = hashlib.sha256()
+    digest, reason = hashlib.sha256(), 'is damaged: its SHA-256 differs'
     if entry['records']:
       try:
         with path.open('rb') as file:
           digest = hashlib.file_digest(file, 'sha256')
       except OSError as error:
         reason = f'cannot be read ({error.strerror})'
-        terminal.say(f'warning: shard {number} ({path}) {reason}; it is made again')
-        continue
     if digest.hexdigest() == entry['sha256']:
       sound[number] = entry
     else:
-      reason = 'is damaged: its SHA-256 differs'
       terminal.say(f'warning: shard {number} ({path}) {reason}; it is made again')
   return sound
 

@@ -1,7 +1,5 @@
 """Opens what prepare.py packs: a folder or a tar of images, its labels from folders or a list."""
 
-import hashlib
-
 from cfn_jax import places
 from cfn_jax.data import folder, label_lists, listing, tar_source
 from cfn_jax.data.record import SourceError
@@ -30,8 +28,8 @@ def open_source(source: str, *, labels: str = '', synsets: str = '') -> Preparab
   if packed:
     opened = tar_source.open_tar(path)
   else:
-    names, _, others, archives = listing.scan_images(path)
-    opened = folder.labelled(path, names, folder.class_folders(names), others, archives)
+    found = listing.scan_images(path)
+    opened = folder.labelled(path, found, folder.class_folders(found.names))
   if labels:
     _label(opened, source, labels, synsets)
   else:
@@ -49,6 +47,6 @@ def _label(opened: PreparableSource, source: str, labels: str, synsets: str) -> 
   opened.labels, opened.class_names = label_lists.read_labels(
     list(opened.names), places.local(labels), places.local(synsets) if synsets else None
   )
-  told = opened.fingerprint.encode() + opened.labels.tobytes()
-  told += '\0'.join(opened.class_names).encode('utf8', 'surrogateescape')
-  opened.fingerprint = hashlib.sha256(told).hexdigest()[:32]
+  opened.fingerprint = folder.digest_labels(
+    opened.fingerprint.encode(), opened.labels, opened.class_names
+  )

@@ -18,7 +18,6 @@ __all__ = [
   'SourceError',
   'clear_idle',
   'find_idle',
-  'is_records',
   'open_sources',
 ]
 
@@ -65,11 +64,6 @@ def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
       'training images is held out)'
     )
   raise SourceError(f'{told}: not read with data.source = {source!r}; {remedy}')
-
-
-def is_records(folder: str) -> bool:
-  """Says whether a folder holds records that prepare wrote."""
-  return (places.local(folder) / 'index.json').is_file()
 
 
 def open_sources(

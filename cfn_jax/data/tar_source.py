@@ -40,10 +40,7 @@ class TarSource:
     self.left_out = left_out  # names and reasons of members that may be images but are not read
     self.names = listing.Names.of(name for name, *_ in ordered)
     self.class_names = folder.class_folders(self.names)
-    index = {name: i for i, name in enumerate(self.class_names)}
-    self.labels = np.array(
-      [index.get(name.partition('/')[0], -1) for name, *_ in ordered], np.int32
-    )
+    self.labels = folder.number_classes(self.names, self.class_names)
     self._places = np.array([place[1:3] for place in ordered], np.int64)  # [N, 2]: offset, size
     times = np.array([place[3] for place in ordered], np.float64)
     self._stamp = hashlib.sha256(self._places.tobytes() + times.tobytes()).hexdigest()[:32]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax import terminal
 from cfn_jax.data import folder, listing
 from cfn_jax.data.record import Record, SourceError, check_index
 
@@ -111,11 +112,7 @@ def open_tfds(
     return train, val
   everything = _open(dataset, part, data_dir)
   names = listing.Names.of(_name(dataset, part, i) for i in range(len(everything)))
-  held_out = folder.hash_split(names, val_fraction)
-  if held_out.all():
-    raise SourceError(
-      f'all {len(names)} images of {split} fell into validation; set data.val_split'
-    )
+  held_out = folder.hash_split(names, val_fraction, where=split, instead='data.val_split')
   return (
     _open(dataset, part, data_dir, np.flatnonzero(~held_out)),
     _open(dataset, part, data_dir, np.flatnonzero(held_out)),
@@ -204,9 +201,10 @@ def _builder(dataset: str, data_dir: str) -> Any:
   try:
     return tfds.builder(dataset, data_dir=data_dir or None)
   except Exception as error:  # unknown names, missing modules of a builder, unreadable folders
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
     where = data_dir or "TFDS's default folder"
-    raise SourceError(f'cannot open TFDS data set {dataset!r} in {where}: {reason}') from None
+    raise SourceError(
+      f'cannot open TFDS data set {dataset!r} in {where}: {terminal.first_line(error)}'
+    ) from None
 
 
 def _name(dataset: str, split: str, place: int) -> str:

@@ -34,12 +34,10 @@ def open_voc(
     val_folder = places.local(val_root) if val_root else root
     val_names = list_split(val_folder, val_split, field='data.val_split')
     return _source(root, names, split), _source(val_folder, val_names, val_split)
-  held_out = folder.hash_split(listing.Names.of(names), val_fraction)
+  held_out = folder.hash_split(
+    listing.Names.of(names), val_fraction, where=split, instead='data.val_split'
+  )
   train = [n for n, held in zip(names, held_out) if not held]
-  if not train:
-    raise SourceError(
-      f'all {len(names)} images of {split} fell into validation; set data.val_split to another list'
-    )
   val = [n for n, held in zip(names, held_out) if held]
   return _source(root, train, split), _source(root, val, f'{split}, held out')
 

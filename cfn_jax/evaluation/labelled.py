@@ -67,11 +67,6 @@ def open_labelled(
     raise sources.SourceError(
       f"data.source = '{d.source}': images of several classes come from 'voc' or 'tfds'"
     )
-  if d.labels != voc_labels.ORIGINS[0] and d.source != 'voc':
-    raise sources.SourceError(
-      f"data.labels = '{d.labels}': not read with data.source = '{d.source}'; set "
-      f'--config.data.labels={voc_labels.ORIGINS[0]}'
-    )
   training, testing = sources.open_sources(
     source=d.source,
     root=d.root,

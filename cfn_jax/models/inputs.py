@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax import terminal
+
 KINDS = ('', 'tile', 'channel', 'mean')
 PIXEL_STD = 58.0  # of photographs, 0..255
 FLAT = 1e-6  # a variance below this is the rounding of a flat image
@@ -129,8 +131,9 @@ def from_json(values: Mapping[str, Any]) -> InputRecord:
     )
   except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
     held = textwrap.shorten(repr(values), 200, placeholder=' ...')
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    raise InputError(f'the input record cannot be read ({reason}): {held}') from error
+    raise InputError(
+      f'the input record cannot be read ({terminal.first_line(error)}): {held}'
+    ) from error
 
 
 _IMAGENET_STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)

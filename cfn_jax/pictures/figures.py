@@ -64,7 +64,7 @@ def save(figure: 'Figure', path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def spared(path: pathlib.Path) -> Iterator[None]:
-  """Goes on where a picture cannot be drawn, and says so: a run is worth more than its pictures."""
+  """Warns where a picture cannot be drawn, and continues: a run is worth more than its pictures."""
   try:
     yield
   except Exception as error:  # of the libraries that draw, whatever they raise

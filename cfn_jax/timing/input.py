@@ -12,8 +12,8 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from cfn_jax import command
-from cfn_jax.data import pipeline, sources
+from cfn_jax import command, places
+from cfn_jax.data import array_records, pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
 
@@ -83,7 +83,8 @@ def open_input(
   folder: str, config: ml_collections.ConfigDict
 ) -> tuple[pipeline.Reader, transform.MakePuzzle]:
   """Opens a folder of images or records with a config's puzzle."""
-  kind = 'records' if sources.is_records(folder) else 'folder'
+  is_prepared = (places.local(folder) / array_records.INDEX).is_file()
+  kind = 'records' if is_prepared else 'folder'
   source, _ = sources.open_sources(source=kind, root=folder, val_fraction=0)
   permutations = permutation_sets.make_permutations(
     config.permutations.num, ties='random', grid=config.puzzle.grid

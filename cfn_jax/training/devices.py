@@ -11,6 +11,8 @@ import jax.extend.backend
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from cfn_jax import terminal
+
 PRECISIONS = ('default', 'tensorfloat32', 'float32')  # default: the backend's own choice
 EXTRAS = {'cuda': 'cuda12', 'gpu': 'cuda12', 'tpu': 'tpu'}  # of the package, by platform
 AHEAD = 2  # batches on their way to the devices while a step runs
@@ -54,7 +56,7 @@ def explain_memory(fields: Mapping[str, Any]) -> Iterator[None]:
       f'{name} (now {fields[name]!r}): {way}' for name, way in LESS_MEMORY.items() if name in fields
     )
     raise OutOfMemoryError(
-      f'a device ran out of memory ({str(error).strip().splitlines()[0]}). Less is needed with '
+      f'a device ran out of memory ({terminal.first_line(error)}). Less is needed with '
       f'another value of {ways}'
     ) from error
 

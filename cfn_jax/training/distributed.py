@@ -135,11 +135,10 @@ def _meet(coordinator: str, num_processes: int, process_id: int) -> None:
 
 
 def _not_joined(who: str, coordinator: str, error: Exception) -> DistributedError:
-  reason = (str(error).strip() or type(error).__name__).splitlines()[0]
   return DistributedError(
-    f'{who} could not join the others at the coordinator {coordinator} ({reason}): process 0 must '
-    'run on that host, its port must be free there and open to the others, and all processes must '
-    'be started together'
+    f'{who} could not join the others at the coordinator {coordinator} '
+    f'({terminal.first_line(error)}): process 0 must run on that host, its port must be free '
+    'there and open to the others, and all processes must be started together'
   )
 
 
@@ -189,10 +188,9 @@ def watch_peers(heartbeat_s: int) -> Iterator[None]:
   try:
     yield
   except jax.errors.JaxRuntimeError as error:
-    first_line = str(error).strip().splitlines()[0]
     _say(
-      f'error: process {mine} ({names[mine]}) lost {others}: {first_line}; the same commands '
-      'continue from the last checkpoint'
+      f'error: process {mine} ({names[mine]}) lost {others}: {terminal.first_line(error)}; the '
+      'same commands continue from the last checkpoint'
     )
     if len(names) > 2:
       time.sleep(heartbeat_s + 1)  # the service names the process, and ends this one

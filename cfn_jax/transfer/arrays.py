@@ -15,6 +15,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from cfn_jax import terminal
 from cfn_jax.transfer import weights as weights_lib
 
 WeightsError = weights_lib.WeightsError
@@ -58,7 +59,7 @@ def load_npz(path: pathlib.Path) -> tuple[weights_lib.Params, dict[str, Any], li
   except WeightsError as error:
     raise WeightsError(f'{path}: {error}') from error
   except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise many kinds
-    raise WeightsError(f'{path}: damaged: {weights_lib.first_line(error)}') from error
+    raise WeightsError(f'{path}: damaged: {terminal.first_line(error)}') from error
   record = _parse_record(path, bytes(arrays.pop(_RECORD, np.empty(0, np.uint8))))
   params: weights_lib.Params = {}
   left_over = []
@@ -83,7 +84,7 @@ def load_npy(path: pathlib.Path) -> np.ndarray:
   except WeightsError as error:
     raise WeightsError(f'{path}: {error}') from error
   except Exception as error:  # NumPy's parser of headers raises many kinds
-    raise WeightsError(f'{path}: damaged: {weights_lib.first_line(error)}') from error
+    raise WeightsError(f'{path}: damaged: {terminal.first_line(error)}') from error
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -136,7 +137,7 @@ def load_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[st
   except WeightsError:
     raise
   except Exception as error:  # the package has one kind for all
-    raise WeightsError(f'{path}: damaged: {weights_lib.first_line(error)}') from error
+    raise WeightsError(f'{path}: damaged: {terminal.first_line(error)}') from error
   if not arrays:
     raise WeightsError(f'{path}: there is no array of floats in it')
   return arrays, _parse_record(path, metadata.get(_METADATA, '').encode('utf8'))

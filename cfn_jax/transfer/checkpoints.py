@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 
+from cfn_jax import terminal
 from cfn_jax.training import digests
 from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import weights as weights_lib
@@ -101,7 +102,7 @@ def _named_errors(folder: pathlib.Path) -> Iterator[None]:
   except KeyError as error:
     raise WeightsError(f'{folder}: its meta has no {error}') from error
   except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-    reason = weights_lib.first_line(error)
+    reason = terminal.first_line(error)
     raise WeightsError(f'{folder}: its meta cannot be read: {reason}') from error
 
 
@@ -278,7 +279,7 @@ def _restore(folder: pathlib.Path, collection: str) -> weights_lib.Params:
   except WeightsError:
     raise
   except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
-    reason = weights_lib.first_line(error)
+    reason = terminal.first_line(error)
     raise WeightsError(f'{folder}: it cannot be restored: {reason}') from error
   return {
     layer: {name: np.asarray(array) for name, array in arrays.items()}

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import tempfile
 
+from cfn_jax import terminal
 from cfn_jax.transfer import arrays, caffe_writer, cards, files, layouts, pytorch
 from cfn_jax.transfer import weights as weights_lib
 
@@ -58,7 +59,7 @@ def _resolve(out: pathlib.Path) -> pathlib.Path:
   try:
     return out.resolve()
   except (OSError, RuntimeError) as error:  # a link that leads to itself
-    raise WeightsError(f'{out}: it leads nowhere: {weights_lib.first_line(error)}') from error
+    raise WeightsError(f'{out}: it leads nowhere: {terminal.first_line(error)}') from error
 
 
 def _foreign_files(out: pathlib.Path) -> list[str]:
@@ -115,7 +116,7 @@ def save_folder(
 
 
 def _put_in_place(written: pathlib.Path, out: pathlib.Path) -> None:
-  """Renames a folder, over another one where there is one: that one goes once this is there."""
+  """Renames a folder into place; what stood there is deleted afterwards."""
   aside = written.with_name(f'{written.name}.replaced')  # its name is unique, so this is
   try:
     if out.exists():

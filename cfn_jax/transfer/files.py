@@ -11,7 +11,7 @@ import textwrap
 import zipfile
 from typing import Any
 
-from cfn_jax import places
+from cfn_jax import places, terminal
 from cfn_jax.models import inputs
 from cfn_jax.transfer import arrays, caffe, cards, checkpoints, layouts, networks, pytorch
 from cfn_jax.transfer import weights as weights_lib
@@ -122,7 +122,7 @@ def _sniff(path: pathlib.Path) -> str:
       with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     except Exception as error:  # zipfile raises many kinds
-      reason = weights_lib.first_line(error)
+      reason = terminal.first_line(error)
       raise WeightsError(f'{path}: a damaged or cut zip archive: {reason}') from error
     if any(name.endswith('/data.pkl') or name == 'data.pkl' for name in names):
       return 'pytorch'
@@ -203,7 +203,7 @@ def _from_record(params: weights_lib.Params, record: dict[str, Any]) -> weights_
   except WeightsError:
     raise
   except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-    reason = weights_lib.first_line(error)
+    reason = terminal.first_line(error)
     raise WeightsError(f'its record cannot be read: {reason}') from error
 
 

@@ -100,7 +100,7 @@ def to_foreign(weights: weights_lib.Weights) -> Arrays:
 
 
 def from_foreign(arrays: Mapping[str, np.ndarray]) -> tuple[weights_lib.Params, list[str]]:
-  """Returns parameters in Flax's layout, and what was left out, with the reason.
+  """Returns parameters in Flax's layout, and what was not read, with the reason.
 
   Args:
     arrays: 'conv1.weight', ...; a missing bias is zero; convolutional fully connected layers

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax import terminal
 from cfn_jax.models import figures
 from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import layouts
@@ -75,7 +76,7 @@ def load_state_dict(path: pathlib.Path) -> dict[str, np.ndarray]:
       'it is refused; save the state_dict() alone'
     ) from error
   except Exception as error:  # a damaged archive or pickle raises many kinds
-    reason = weights_lib.first_line(error)
+    reason = terminal.first_line(error)
     raise WeightsError(f'{path}: PyTorch cannot read it: {reason}') from error
   found = _find_tensors(loaded, torch.Tensor)
   read = {

@@ -196,12 +196,6 @@ def _check_chain(params: Params) -> list[str]:
   return problems
 
 
-def first_line(error: BaseException) -> str:
-  """Returns a library's error in one short line."""
-  lines = str(error).strip().splitlines() or [type(error).__name__]
-  return lines[0][:200]
-
-
 def json_ready(value: Any) -> Any:
   """Turns tuples, arrays and NumPy numbers into what JSON holds."""
   if isinstance(value, Mapping):
