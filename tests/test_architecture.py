@@ -21,7 +21,7 @@ ROOMS = {
   'jigsaw/permutation': {'jigsaw/permutation', 'data/file_kinds'},
   'jigsaw/puzzle': set(),
   'jigsaw/solving': set(),
-  'jigsaw/transform': {'data/pipeline', 'data/images', 'jigsaw/puzzle'},
+  'jigsaw/transform': {'data/pipeline', 'data/streams', 'data/images', 'jigsaw/puzzle'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},

@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 from PIL import Image
 
-from cfn_jax.data import pipeline, record
+from cfn_jax.data import pipeline, record, streams
 
 LENGTH = 10
 
@@ -147,8 +147,8 @@ def test_batch_of_a_step_is_worked_out_by_its_places_in_the_stream():
   for step, batch in enumerate(training()):
     for row in range(4):
       position = 4 * step + row
-      index = pipeline.record_index(LENGTH, seed=5, position=position)
-      draws = pipeline.make_rng(5, position).integers(0, 2**62, size=3)
+      index = streams.record_index(LENGTH, seed=5, position=position)
+      draws = streams.make_rng(5, position).integers(0, 2**62, size=3)
       assert batch['record'][row] == index and (batch['draws'][row] == draws).all()
 
 
@@ -218,16 +218,17 @@ def test_every_visit_has_draws_of_its_own():
 
 
 def test_streams_of_one_seed_share_no_draws():
-  streams = (
-    pipeline.VISIT,
-    pipeline.ORDER,
-    pipeline.EVALUATION,
-    pipeline.IMAGE,
-    pipeline.REPLACEMENT,
+  numbers = (
+    streams.VISIT,
+    streams.ORDER,
+    streams.EVALUATION,
+    streams.IMAGE,
+    streams.REPLACEMENT,
+    streams.SUBSET,
   )
-  places = itertools.product((0, 1), (0, 1, 2**40), streams)
-  draws = [pipeline.make_rng(*place).integers(0, 2**62, size=1000) for place in places]
-  assert len(np.unique(draws)) == 2 * 3 * 5 * 1000
+  places = itertools.product((0, 1), (0, 1, 2**40), numbers)
+  draws = [streams.make_rng(*place).integers(0, 2**62, size=1000) for place in places]
+  assert len(np.unique(draws)) == 2 * 3 * 6 * 1000
 
 
 def test_records_of_a_step_are_named():
@@ -258,7 +259,7 @@ def test_evaluation_covers_each_record_once_and_masks_what_fills_up(batch_size, 
       assert real.any() is np.False_ or (batch[name][~real] == 0).all()
     seen += list(zip(batch['record'][real].tolist(), batch['draws'][real].tolist()))
   expected = [
-    (index, pipeline.make_rng(5, index, pipeline.EVALUATION).integers(0, 2**62, size=3).tolist())
+    (index, streams.make_rng(5, index, streams.EVALUATION).integers(0, 2**62, size=3).tolist())
     for index in range(LENGTH)
   ]
   assert sorted(seen) == expected
@@ -280,7 +281,7 @@ def test_limit_shows_a_fixed_subset_in_order_with_the_draws_of_a_whole_pass(limi
 
 
 def test_a_subset_is_spread_evenly_over_the_records():
-  chosen = pipeline.choose_records(Numbered(100_000), 2000)
+  chosen = streams.choose_records(Numbered(100_000), 2000)
   assert len(set(chosen.tolist())) == 2000
   assert scipy.stats.kstest(chosen / 100_000, 'uniform').pvalue > 1e-3
 
@@ -289,9 +290,9 @@ def test_a_subset_of_labelled_images_shows_all_classes_alike():
   source = Numbered(1000)
   source.labels = np.sort(np.arange(1000) % 10)  # as class folders are listed
   source.labels[-95:] = 10  # class 9 keeps 5 images, the others have 95 or 100
-  counts = np.bincount(source.labels[pipeline.choose_records(source, 50)], minlength=11)
+  counts = np.bincount(source.labels[streams.choose_records(source, 50)], minlength=11)
   assert counts.sum() == 50 and counts.min() >= 4 and counts.max() <= 5
-  counts = np.bincount(source.labels[pipeline.choose_records(source, 110)], minlength=11)
+  counts = np.bincount(source.labels[streams.choose_records(source, 110)], minlength=11)
   assert counts.sum() == 110 and counts[9] == 5 and set(counts[:9]) | {counts[10]} <= {10, 11}
 
 
@@ -449,10 +450,10 @@ def test_cost_of_an_index_is_flat_from_a_thousand_to_a_million_records():
   # A puzzle takes some 600 microseconds: an index may take 20, its share of the shuffle included.
   for length in (1_000, 1_000_000):
     began = time.process_time()
-    pipeline.record_index(length, seed=5, position=0)  # draws the order of the epoch
+    streams.record_index(length, seed=5, position=0)  # draws the order of the epoch
     shuffling = (time.process_time() - began) / length
     began = time.process_time()
     for position in range(0, length, length // 1_000):
-      pipeline.record_index(length, seed=5, position=position)
+      streams.record_index(length, seed=5, position=position)
     looking = (time.process_time() - began) / 1_000
     assert shuffling + looking < 20e-6, length

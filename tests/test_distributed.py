@@ -93,7 +93,7 @@ def test_two_processes_learn_what_one_learns_and_go_on_as_one(tmp_path):
   assert 'finished' not in read_log(together, 1)
   result = run(*SMALL, '--config.num_steps=7', f'--workdir={together}', devices=4)
   assert result.returncode == 0, result.stderr
-  assert 'continuing from step 6' in result.stderr
+  assert 'resuming from step 6' in result.stderr
 
 
 @pytest.mark.slow

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cfn_jax.data import pipeline
+from cfn_jax.data import pipeline, streams
 from cfn_jax.evaluation import views
 
 
 def make_visit(image, seed=0, record=0, label=0):
-  return pipeline.Visit(image, label, record, 'name', pipeline.make_rng(seed, 0), -1)
+  return pipeline.Visit(image, label, record, 'name', streams.make_rng(seed, 0), -1)
 
 
 def make_image(height, width, seed=0):

@@ -186,7 +186,7 @@ def test_a_flipped_bit_in_the_newest_checkpoint_costs_only_its_own_steps(copied,
   result = run(*SMALL, f'--workdir={copied}')
   assert result.returncode == 0, result.stderr
   assert f'{copied}/checkpoints/6 is damaged: not the arrays that were saved' in result.stderr
-  assert 'continuing from step 3' in result.stderr and 'Traceback' not in result.stderr
+  assert 'resuming from step 3' in result.stderr and 'Traceback' not in result.stderr
   assert (copied / 'checkpoints' / 'damaged_6' / 'state').is_dir()
   killed_runs.assert_same_arrays(copied, short, 6)
   rows = killed_runs.read_rows(copied), killed_runs.read_rows(short)
@@ -235,7 +235,7 @@ def test_a_run_goes_on_with_other_workers_and_logging(copied, tmp_path):
   others = ('--config.data.num_workers=1', '--config.log_every_steps=3')
   result = run(*more, *others, f'--workdir={copied}')
   assert result.returncode == 0, result.stderr
-  assert 'data.num_workers: 0, now 1; log_every_steps: 2, now 3' in result.stderr
+  assert 'data.num_workers: 0 then, 1 now; log_every_steps: 2 then, 3 now' in result.stderr
   parts = ('params', 'optimizer')  # the sums since the last logged step are others
   killed_runs.assert_same_arrays(copied, tmp_path / 'straight', 12, parts)
 
@@ -257,7 +257,7 @@ def test_weights_start_another_run_from_a_root_a_step_or_its_state(short, tmp_pa
     assert all((other[name] == arrays[0][name]).all() for name in arrays[0])
   more = (*SMALL, *changes, f'--workdir={tmp_path / "0"}', '--config.num_steps=4')
   went_on = run(*more, f'--config.init_from={short}/')
-  assert went_on.returncode == 0 and 'continuing from step 2' in went_on.stderr
+  assert went_on.returncode == 0 and 'resuming from step 2' in went_on.stderr
   refused = run(*more)
   assert refused.returncode == 2 and f"init_from: '{short}' then, None now" in refused.stderr
 
@@ -308,7 +308,7 @@ def test_a_workdir_may_be_relative_in_the_home_folder_or_behind_a_link(short, tm
       cwd=tmp_path,
     ) as running:
       assert running.finish() == 0, running.said()
-    assert 'continuing from step 6' in running.said()
+    assert 'resuming from step 6' in running.said()
   for name in ('relative', 'home', 'link target'):
     assert (tmp_path / name / 'checkpoints' / '7').is_dir()
   assert (tmp_path / 'link').is_symlink()
@@ -325,7 +325,7 @@ def test_a_clock_set_back_between_two_runs_changes_nothing(copied, tmp_path):
   more = (*SMALL, '--config.num_steps=9')
   with killed_runs.Run(copied, *more, environment={'PYTHONPATH': path}) as running:
     assert running.finish() == 0, running.said()
-  assert 'continuing from step 6' in running.said()
+  assert 'resuming from step 6' in running.said()
   assert run(*more, f'--workdir={tmp_path / "straight"}').returncode == 0
   killed_runs.assert_same_arrays(copied, tmp_path / 'straight', 9)
   assert [row['step'] for row in killed_runs.read_rows(copied)] == [2, 3, 4, 6, 8, 9]
@@ -374,7 +374,7 @@ def test_a_full_disk_fails_the_run_loudly_and_leaves_the_checkpoint_before_whole
   said = result.stderr.split('error: ')[-1].splitlines()[0]  # after what Orbax prints of it
   assert 'No space left on device' in said or 'could not be saved' in said
   assert lines[2:].count('6') == 2 and '9' in lines  # kept, and the run went on from it
-  assert 'continuing from step 6' in result.stderr
+  assert 'resuming from step 6' in result.stderr
 
 
 @pytest.mark.long

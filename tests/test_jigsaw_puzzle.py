@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cfn_jax import command
-from cfn_jax.data import pipeline, record
+from cfn_jax.data import pipeline, record, streams
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle
 
@@ -59,7 +59,7 @@ def origins(geometry, seed, permutations=IDENTITY, **arguments):
   """
   corners = []
   for axis in (0, 1):
-    image, rng = coordinates(axis), pipeline.make_rng(0, seed)
+    image, rng = coordinates(axis), streams.make_rng(0, seed)
     tiles = puzzle.sample_puzzle(image, geometry, permutations, rng, **arguments).tiles.astype(int)
     tiles[..., 2] = 255 - tiles[..., 2]
     corner = tiles[:, 0, 0]  # [T, 3]
@@ -177,13 +177,13 @@ def test_same_seed_and_position_give_the_same_puzzle():
   image, permutations = photograph(300, 280), permutation_set(50)
   for position in range(5):
     made = [
-      puzzle.sample_puzzle(image, TEXT, permutations, pipeline.make_rng(3, position))
+      puzzle.sample_puzzle(image, TEXT, permutations, streams.make_rng(3, position))
       for _ in range(2)
     ]
     for one, other in zip(*made):
       assert one.tobytes() == other.tobytes()
   others = [
-    puzzle.sample_puzzle(image, TEXT, permutations, pipeline.make_rng(seed, position))
+    puzzle.sample_puzzle(image, TEXT, permutations, streams.make_rng(seed, position))
     for seed, position in ((3, 0), (4, 0), (3, 1))
   ]
   assert len({made.tiles.tobytes() for made in others}) == 3
@@ -223,7 +223,7 @@ def test_puzzles_of_an_image_differ_over_three_epochs_and_are_equal_in_a_rerun()
 def test_labels_are_uniform_over_the_set():
   image, permutations = photograph(64, 64), permutation_set(20)
   draws = [
-    puzzle.sample_puzzle(image, SMALL, permutations, pipeline.make_rng(0, position)).labels[0]
+    puzzle.sample_puzzle(image, SMALL, permutations, streams.make_rng(0, position)).labels[0]
     for position in range(2000)
   ]
   counts = np.bincount(draws, minlength=20)
@@ -249,9 +249,9 @@ def test_only_allowed_rows_are_drawn_and_all_of_them():
 def test_given_labels_are_shown_and_not_drawn():
   image, permutations = photograph(64, 64), permutation_set(20)
   for labels in (np.array([13], np.int32), np.array([13, 2], np.int32)):
-    made = puzzle.sample_puzzle(image, SMALL, permutations, pipeline.make_rng(0, 0), labels=labels)
+    made = puzzle.sample_puzzle(image, SMALL, permutations, streams.make_rng(0, 0), labels=labels)
     assert made.labels.tolist() == labels.tolist()
-    reading = puzzle.sample_puzzle(image, SMALL, IDENTITY, pipeline.make_rng(0, 0), labels=[0])
+    reading = puzzle.sample_puzzle(image, SMALL, IDENTITY, streams.make_rng(0, 0), labels=[0])
     permutation = permutations[13] if len(labels) == 1 else np.arange(9)
     assert (made.tiles == reading.tiles[permutation]).all()
 
@@ -263,7 +263,7 @@ def test_slot_i_holds_tile_permutation_i():
   geometry = vary(PAPER, grey_fraction=0.0)
   permutations = permutation_set(30)
   for seed in range(20):
-    rng = pipeline.make_rng(0, seed)
+    rng = streams.make_rng(0, seed)
     label = puzzle.sample_puzzle(coordinates(0), geometry, permutations, rng).labels[0]
     corner = origins(geometry, seed, permutations)
     row, column = np.moveaxis(corner[:, 0] // 85, -1, 0)  # a corner says which cell it lies in
@@ -284,7 +284,7 @@ def test_k_puzzles_have_k_labels_and_tiles_in_reading_order():
   permutations = permutation_set(12)
   seen = set()
   for seed in range(20):
-    rng = pipeline.make_rng(0, seed)
+    rng = streams.make_rng(0, seed)
     made = puzzle.sample_puzzle(coordinates(0), geometry, permutations, rng, puzzles=8)
     assert made.labels.shape == (8,) and made.labels.dtype == np.int32
     assert len(set(made.labels.tolist())) == 8
@@ -306,7 +306,7 @@ def test_flat_image_gives_tiles_that_carry_no_position(kind):
   for colour in ((90, 90, 90), (200, 30, 90)):
     image = np.full((70, 64, 3), colour, np.uint8)
     for position in range(20):
-      rng = pipeline.make_rng(0, position)
+      rng = streams.make_rng(0, position)
       tiles = puzzle.sample_puzzle(image, SMALL, permutation_set(9), rng).tiles
       assert (tiles == tiles[0, 0, 0]).all()
       normalised = np.asarray(normalise(tiles))
@@ -322,11 +322,9 @@ def test_grey_is_the_first_draw_and_all_nine_tiles_share_it():
   image, permutations = photograph(64, 64), permutation_set(10)
   drawn = []
   for position in range(100):
-    tiles, _, crop = puzzle.sample_puzzle(
-      image, SMALL, permutations, pipeline.make_rng(5, position)
-    )
+    tiles, _, crop = puzzle.sample_puzzle(image, SMALL, permutations, streams.make_rng(5, position))
     channels_equal = (tiles == tiles[..., :1]).all((1, 2, 3))
-    expected = pipeline.make_rng(5, position).random() < 0.3
+    expected = streams.make_rng(5, position).random() < 0.3
     assert channels_equal.tolist() == [expected] * 9
     assert puzzle.is_grey(crop) == expected
     drawn.append(expected)
@@ -339,7 +337,7 @@ def test_grey_fraction_is_the_share_of_grey_visits(fraction):
   geometry = vary(SMALL, grey_fraction=fraction)
   grey = sum(
     puzzle.is_grey(
-      puzzle.sample_puzzle(image, geometry, IDENTITY, pipeline.make_rng(0, position)).crop
+      puzzle.sample_puzzle(image, geometry, IDENTITY, streams.make_rng(0, position)).crop
     )
     for position in range(1000)
   )
@@ -357,7 +355,7 @@ def test_grey_images_drawn_or_native_are_never_channel_shifted():
     off = vary(on, channel_shift_px=0)
     for position in range(30):
       with_shift, without = (
-        puzzle.sample_puzzle(image, g, permutation_set(5), pipeline.make_rng(0, position)).tiles
+        puzzle.sample_puzzle(image, g, permutation_set(5), streams.make_rng(0, position)).tiles
         for g in (on, off)
       )
       assert (with_shift == with_shift[..., :1]).all()
@@ -388,7 +386,7 @@ def test_gap_and_shift_off_mean_contiguous_tiles_of_the_middle_of_the_crop(cell,
   geometry = vary(PAPER, cell_px=cell, tile_px=cell, crop_px=crop, channel_shift_px=0)
   image, permutations = photograph(256, 300), permutation_set(5)
   for position in range(5):
-    rng = pipeline.make_rng(0, position)
+    rng = streams.make_rng(0, position)
     tiles, labels, cut = puzzle.sample_puzzle(image, geometry, permutations, rng)
     assert tiles.shape == (9, cell, cell, 3)
     whole = puzzle.assemble(puzzle.unshuffle(tiles, permutations[labels[0]]), grid=3)
@@ -546,7 +544,7 @@ def test_grids_from_two_to_five_keep_tiles_in_their_cells(grid):
   geometry = vary(PAPER, grid=grid, cell_px=50, tile_px=40, grey_fraction=0.0)
   assert geometry.tiles == grid**2
   permutations = permutation_set(6, tiles=grid**2)
-  rng = pipeline.make_rng(0, 0)
+  rng = streams.make_rng(0, 0)
   label = puzzle.sample_puzzle(coordinates(0), geometry, permutations, rng).labels[0]
   corner = origins(geometry, 0, permutations)
   start = cell_corners(geometry)[permutations[label]]

@@ -14,7 +14,7 @@ import scipy.special
 import scipy.stats
 from PIL import Image
 
-from cfn_jax.data import pipeline
+from cfn_jax.data import pipeline, streams
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, task
 from cfn_jax.models import alexnet, figures, inputs
@@ -239,7 +239,7 @@ def test_fixed_permutations_are_few_and_always_the_same_for_an_image(config):
   seen = []
   for index, image in enumerate(images):
     drawn = (
-      pipeline.Visit(image, -1, index, '', pipeline.make_rng(0, 100 * index + i), -1)
+      pipeline.Visit(image, -1, index, '', streams.make_rng(0, 100 * index + i), -1)
       for i in range(30)
     )
     seen.append({int(visits(visit)['label']) for visit in drawn})

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from cfn_jax.data import pipeline
+from cfn_jax.data import pipeline, streams
 from cfn_jax.jigsaw import permutations, puzzle, transform
 
 GEOMETRY = puzzle.Geometry(
@@ -27,7 +27,7 @@ def make(puzzles=1, fixed=0, seed=4):
 
 def visit(record, position=0):
   image = np.random.default_rng(record).integers(256, size=(32, 40, 3), dtype=np.uint8)
-  return pipeline.Visit(image, -1, record, f'{record}.jpg', pipeline.make_rng(0, position), -1)
+  return pipeline.Visit(image, -1, record, f'{record}.jpg', streams.make_rng(0, position), -1)
 
 
 def test_one_puzzle_has_a_scalar_label_and_k_have_k():

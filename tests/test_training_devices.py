@@ -120,7 +120,7 @@ def test_a_run_goes_on_with_another_number_of_devices(first, second, tmp_path, m
   fit('moved', second, 12)
   assert seen == [first, first, second]
   said = capsys.readouterr().err
-  assert f'num_devices: {first}, now {second}' in said and 'continuing from step 6' in said
+  assert f'num_devices: {first} then, {second} now' in said and 'resuming from step 6' in said
   ours, theirs = (killed_runs.read_arrays(tmp_path / name, 12) for name in ('moved', 'straight'))
   assert ours.keys() == theirs.keys() and len(ours) > 7
   for name, array in theirs.items():

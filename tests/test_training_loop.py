@@ -151,7 +151,7 @@ def test_a_finished_run_says_so_and_goes_on_with_more_steps(straight, tmp_path, 
   assert fit(tmp_path / 'run', config) == {}
   assert fit(tmp_path / 'run')
   assert_same_run(tmp_path / 'run', straight)
-  assert 'continuing from step 6 (changed: num_steps: 6, now 12)' in capsys.readouterr().err
+  assert 'resuming from step 6 (changed: num_steps: 6 then, 12 now)' in capsys.readouterr().err
 
 
 def test_a_torn_line_and_rows_after_the_checkpoint_are_written_again(straight, tmp_path):
@@ -171,7 +171,7 @@ def test_a_damaged_step_is_told_and_its_work_done_again(straight, tmp_path, caps
   assert_same_run(workdir, straight)
   said = capsys.readouterr().err
   assert 'checkpoints/6 is damaged: without meta/metadata; it is kept as damaged_6' in said
-  assert 'continuing from step 4' in said
+  assert 'resuming from step 4' in said
   assert (workdir / 'checkpoints' / 'damaged_6').is_dir()
 
 

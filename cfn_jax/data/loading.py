@@ -63,7 +63,7 @@ class Loading:
 def run_over(
   numbers: range, make: Callable[[int], Made], loading: Loading, *, bytes_each: int
 ) -> Generator[Made, None, None]:
-  """Returns `make(number)` for each number in order; `make` must pickle.
+  """Yields `make(number)` for each number in order; `make` must pickle.
 
   Args:
     bytes_each: size of what is made for one number, for the check of the shared memory.

@@ -7,13 +7,12 @@ in; loading.py spreads the work over threads and processes. No JAX backend is st
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Generator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cfn_jax.data import images, sources
+from cfn_jax.data import images, sources, streams
 from cfn_jax.data.loading import Loading, LoadingError, run_over
 
 __all__ = [
@@ -23,26 +22,15 @@ __all__ = [
   'Reader',
   'Transform',
   'Visit',
-  'choose_records',
   'make_evaluation_batches',
-  'make_rng',
   'make_training_batches',
-  'record_index',
 ]
 
 Batch = dict[str, np.ndarray]
 
-# The streams of draws that one seed feeds; a new use takes a new number.
-VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT, SUBSET = range(6)
-
 IN_PROCESS = Loading()
 ON_BAD_IMAGE = ('fail', 'skip')
 REPLACEMENTS = 100  # records tried in the place of a bad one
-
-
-def make_rng(seed: int, position: int, stream: int = VISIT) -> np.random.Generator:
-  """Builds the generator of one place in one stream; the same on every host and process."""
-  return np.random.Generator(np.random.Philox(key=[seed, position], counter=[0, 0, 0, stream]))
 
 
 class Visit(NamedTuple):
@@ -63,41 +51,6 @@ class Transform(Protocol):
   """
 
   def __call__(self, visit: Visit, /) -> Batch: ...
-
-
-def record_index(length: int, *, seed: int, position: int) -> int:
-  """Returns the record at a place of the endless stream: each epoch shows every record once."""
-  epoch, place = divmod(position, length)
-  return int(_epoch_order(length, seed, epoch)[place])
-
-
-@functools.lru_cache(maxsize=4)
-def _epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
-  return make_rng(seed, epoch, ORDER).permutation(length).astype(np.uint32)
-
-
-def choose_records(source: sources.Source, limit: int) -> np.ndarray:
-  """Returns the records that an evaluation of at most `limit` images shows, in order; 0: all.
-
-  A subset is random and always the same: no seed decides it. Where the source knows the class of
-  each image, each class has as many images in it as any other, give or take one, until it has no
-  more; else all records are equally likely.
-
-  Returns:
-    int64 `[n]`, ascending.
-  """
-  count = len(source)
-  if not limit or limit >= count:
-    return np.arange(count)
-  order = make_rng(0, 0, SUBSET).permutation(count)
-  labels = getattr(source, 'labels', None)
-  if labels is not None:
-    by_class = np.argsort(labels[order], kind='stable')
-    sorted_labels = labels[order][by_class]
-    turn = np.empty(count, np.int64)  # of each record in its class
-    turn[by_class] = np.arange(count) - np.searchsorted(sorted_labels, sorted_labels)
-    order = order[np.argsort(turn, kind='stable')]
-  return np.sort(order[:limit])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,12 +77,12 @@ class Reader:
 
   def train(self, position: int) -> Visit:
     """Returns the visit at a place of the endless stream."""
-    index = record_index(len(self.source), seed=self.seed, position=position)
-    return self._visit(index, position, VISIT)
+    index = streams.record_index(len(self.source), seed=self.seed, position=position)
+    return self._visit(index, position, streams.VISIT)
 
   def evaluate(self, index: int) -> Visit:
     """Returns an evaluation's one visit to a record."""
-    return self._visit(index, index, EVALUATION)
+    return self._visit(index, index, streams.EVALUATION)
 
   def decode(self, index: int) -> tuple[sources.Record, np.ndarray]:
     """Returns a record and its image, uint8 `[H, W, 3]`.
@@ -151,11 +104,11 @@ class Reader:
   def names(self, positions: range) -> list[str]:
     """Names the records at places of the endless stream, for messages."""
     length = len(self.source)
-    indices = [record_index(length, seed=self.seed, position=p) for p in positions]
+    indices = [streams.record_index(length, seed=self.seed, position=p) for p in positions]
     return [self.source[index].name for index in indices]
 
   def _visit(self, index: int, position: int, stream: int) -> Visit:
-    rng = make_rng(self.seed, position, stream)
+    rng = streams.make_rng(self.seed, position, stream)
     try:
       record, image = self.decode(index)
       return Visit(image, record.label, index, record.name, rng, -1)
@@ -163,9 +116,11 @@ class Reader:
       bad = images.BadImage(self.locate(error.name), error.reason)
       if self.on_bad_image == 'fail':
         raise bad from error
-    draws = make_rng(self.seed, 2 * position + (stream == EVALUATION), REPLACEMENT)
+    others = streams.make_rng(
+      self.seed, 2 * position + (stream == streams.EVALUATION), streams.REPLACEMENT
+    )
     for _ in range(REPLACEMENTS):
-      other = int(draws.integers(len(self.source)))
+      other = int(others.integers(len(self.source)))
       try:
         record, image = self.decode(other)
         return Visit(image, record.label, other, record.name, rng, index)
@@ -206,6 +161,7 @@ class _EvaluationBatch:
   batch_size: int
   rows: range
   records: np.ndarray
+  group: int = 1
 
   def __call__(self, number: int) -> list[Batch]:
     indices = [number * self.batch_size + row for row in self.rows]
@@ -236,7 +192,7 @@ def make_training_batches(
   loading: Loading = IN_PROCESS,
   on_bad: Callable[[int], None] | None = None,
 ) -> Generator[Batch, None, None]:
-  """Returns the batches of steps `start_step` .. `stop_step - 1`: this host's rows of each.
+  """Yields the batches of steps `start_step` .. `stop_step - 1`: this host's rows of each.
 
   Args:
     group: consecutive steps that share the visits of one batch, each with another example of
@@ -266,17 +222,17 @@ def make_evaluation_batches(
   loading: Loading = IN_PROCESS,
   on_bad: Callable[[int], None] | None = None,
 ) -> Generator[Batch, None, None]:
-  """Makes a pass over every record once, in order, with draws fixed by (seed, index).
+  """Yields the batches of one pass over the records, in order, with draws fixed by (seed, index).
 
   Each batch has a float32 `mask`, 0 for rows that only fill it up and for a record that another
   one replaced: it is not counted.
 
   Args:
-    limit: at most this many records, see `choose_records`; 0: all.
+    limit: at most this many records, see `streams.choose_records`; 0: all.
     first: the place among them to begin at; the draws of each are the same wherever a pass begins.
     on_bad: called with the number of each such record.
   """
-  records = choose_records(reader.source, limit)[first:]
+  records = streams.choose_records(reader.source, limit)[first:]
   maker = _EvaluationBatch(reader, transform, batch_size, loading.rows(batch_size), records)
   return _flatten(reader, maker, range(-(-len(records) // batch_size)), loading, on_bad)
 
@@ -288,14 +244,13 @@ def _flatten(
   loading: Loading,
   on_bad: Callable[[int], None] | None,
 ) -> Generator[Batch, None, None]:
-  """Returns one batch after the other, and reports the bad records in them."""
+  """Yields one batch after the other, and reports the bad records in them."""
   bytes_each = 0
   if loading.num_workers and len(reader.source):
     grey = np.zeros((64, 64, 3), np.uint8)  # any image: examples have one size
-    visit = Visit(grey, -1, 0, 'a grey image', make_rng(0, 0), -1)
+    visit = Visit(grey, -1, 0, 'a grey image', streams.make_rng(0, 0), -1)
     example = _transform(maker.transform, visit, 1)[0]
-    group = maker.group if isinstance(maker, _TrainingGroup) else 1
-    bytes_each = sum(rows.nbytes for rows in example.values()) * len(maker.rows) * group
+    bytes_each = sum(rows.nbytes for rows in example.values()) * len(maker.rows) * maker.group
   made = run_over(numbers, maker, loading, bytes_each=bytes_each)
   try:
     for batches in made:

@@ -17,7 +17,7 @@ import ml_collections
 import numpy as np
 import optax
 
-from cfn_jax.data import pipeline
+from cfn_jax.data import streams
 from cfn_jax.evaluation import feature_cache, features, identity, probing, scores
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import metrics, optimizer
@@ -206,7 +206,7 @@ def make_batches(
   for step in range(start, stop):
     indices = np.array(
       [
-        pipeline.record_index(len(found), seed=seed, position=step * batch_size + row)
+        streams.record_index(len(found), seed=seed, position=step * batch_size + row)
         for row in rows
       ]
     )

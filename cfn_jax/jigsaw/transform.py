@@ -5,7 +5,7 @@ import dataclasses
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import images, pipeline
+from cfn_jax.data import images, pipeline, streams
 from cfn_jax.jigsaw import puzzle
 
 MEASURED = 256  # visits whose tiles are measured for the input record
@@ -84,7 +84,7 @@ class MakePuzzle:
     """Returns the rows of the set that an image sees; None: all."""
     if not self.fixed_per_image:
       return None
-    rng = pipeline.make_rng(self.seed, visit.record, pipeline.IMAGE)
+    rng = streams.make_rng(self.seed, visit.record, streams.IMAGE)
     return puzzle.sample_labels(len(self.permutations), rng, puzzles=self.fixed_per_image)
 
   def _arrays(self, made: puzzle.Puzzle) -> pipeline.Batch:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from cfn_jax.data import pipeline
+from cfn_jax.data import pipeline, streams
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle
 from cfn_jax.models import cfn
@@ -65,7 +65,7 @@ def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None
 
 def sample_validation_puzzles(pretext: pretexts.Pretext, count: int) -> list[puzzles.Shown]:
   """Returns `count` puzzles of the evaluation, spread evenly over the validation images."""
-  records = pipeline.choose_records(pretext.validation.source, pretext.val_max_images)
+  records = streams.choose_records(pretext.validation.source, pretext.val_max_images)
   chosen = records[np.unique(np.linspace(0, len(records) - 1, count).astype(int))]
   return _show([pretext.validation.evaluate(int(record)) for record in chosen], pretext)
 

@@ -13,7 +13,7 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import command, places
-from cfn_jax.data import array_records, pipeline, sources
+from cfn_jax.data import array_records, pipeline, sources, streams
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import transform
 
@@ -103,7 +103,7 @@ def time_stages(
     marks = [time.process_time()]
     places = range(done, done + batch_size)
     length = len(reader.source)
-    indices = [pipeline.record_index(length, seed=reader.seed, position=p) for p in places]
+    indices = [streams.record_index(length, seed=reader.seed, position=p) for p in places]
     for index in indices:
       reader.source[index]
     marks.append(time.process_time())

@@ -68,7 +68,7 @@ def fit(
     _open_workdir(task, workdir, fresh=first == 0)
     if first:
       changes = checkpoint.say_changes(begun.meta, config.to_dict())
-      writer.say(f'continuing from step {first}{changes}')
+      writer.say(f'resuming from step {first}{changes}')
 
     for step in range(first, config.num_steps + 1):
       fresh, last = step > first, step == config.num_steps
