@@ -24,7 +24,7 @@ ROOMS = {
   'jigsaw/transform': {'data/pipeline', 'data/streams', 'data/images', 'jigsaw/puzzle'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
-  'jigsaw/task': {'training', 'data', 'models', 'jigsaw'},
+  'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},
   'transfer': {'models', 'training/digests', 'transfer'},
   'timing': {'training', 'data', 'models', 'jigsaw', 'command', 'environment'},
   'evaluation/scores': set(),
@@ -32,7 +32,7 @@ ROOMS = {
   'evaluation/pooling': set(),
   'evaluation/feature_cache': set(),
   'evaluation/views': {'data', 'jigsaw/puzzle'},
-  'evaluation': {'training', 'data', 'models', 'jigsaw', 'transfer', 'evaluation'},
+  'evaluation': {'training', 'data', 'models', 'jigsaw', 'transfer', 'evaluation', 'pictures'},
   'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},
   '': {  # command lines
     'jigsaw',

@@ -153,15 +153,10 @@ def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
 
   initial = figures.Initial('he', 'caffenet')
   made = Broken(alexnet.AlexNet(3), 8, RECORDS['unit'], names, False, initial)
+  views = classifier.views.MakeViews('whole', 8, 0, 'squash', False, draws=1)
+  images = testing.feed.Feed(None, views, None, 2)
   evaluation = testing.make_evaluation(
-    made,
-    None,
-    classifier.views.MakeViews('whole', 8, 0, 'squash', False, draws=1),
-    batch_size=2,
-    loading=None,
-    average='softmax',
-    limit=0,
-    report=testing.make_report(made),
+    made, images, average='softmax', report=testing.make_report(made)
   )
   rows = evaluation.measure({}, {'image': np.zeros((2, 1)), 'label': np.array([0, 2])})
   assert evaluation.report(jax.tree.map(np.asarray, rows))['val_accuracy'] == 0

@@ -124,9 +124,9 @@ def identify(config, monkeypatch, tmp_path):
   monkeypatch.setattr(runs, 'remember', seen)
   monkeypatch.setattr(features, 'extract', lambda m, p, b, cache, **_: Nothing(cache))
   module = importlib.import_module(f'cfn_jax.evaluation.{config.task}')
-  opened = module.open_evaluation(config)
+  opened = module.open_task(config)
   with pytest.raises(Seen) as caught:
-    opened.execute(tmp_path, None)
+    opened(tmp_path)
   return json.loads(str(caught.value))
 
 

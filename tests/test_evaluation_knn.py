@@ -105,13 +105,13 @@ def test_votes_worked_by_hand():
 def test_knn_of_folders_knows_colours_and_remembers_them(tmp_path, monkeypatch):
   folders = labelled_cases.make_class_folders(tmp_path / 'images')
   config = probe_cases.make_config('knn', folders, layers=('conv1',), **{'knn.k': 3})
-  found = knn.open_evaluation(config).execute(tmp_path / 'run', None)
+  found = knn.open_task(config)(tmp_path / 'run')
   layer = found['random']['layers']['conv1']
   assert found['random']['val_count'] == 15 and layer['accuracy'] > 0.8
   assert set(layer['per_class']) == set(labelled_cases.CLASSES)
   assert json.loads((tmp_path / 'run' / 'results.json').read_text())['runs'] == found
   monkeypatch.setattr(knn, 'find_neighbours', None)
-  assert knn.open_evaluation(config).execute(tmp_path / 'run', None) == found
+  assert knn.open_task(config)(tmp_path / 'run') == found
 
 
 def test_knn_of_voc_is_scored_by_average_precision(tmp_path):
@@ -124,8 +124,8 @@ def test_knn_of_voc_is_scored_by_average_precision(tmp_path):
   voc = labelled_cases.make_voc(tmp_path / 'VOC2008')
   fields = {'layers': ('conv1',), 'knn.k': 3}
   config = probe_cases.make_config('knn', voc, voc=True, **fields)
-  opened = knn.open_evaluation(config)
-  figures = opened.execute(tmp_path / 'run', None)
+  opened = knn.open_task(config)
+  figures = opened(tmp_path / 'run')
   assert 0 < figures['random']['layers']['conv1']['map'] <= 1
   assert runs.make_plain(opened.charts(figures)).keys() == {'average_precision_conv1.png'}
 
@@ -145,4 +145,4 @@ def test_bad_settings_are_refused(tmp_path, fields, message):
   config = probe_cases.make_config('knn', folders, layers=('pool5',))
   config.update_from_flattened_dict(fields)
   with pytest.raises(ValueError, match=message):
-    knn.open_evaluation(config)
+    knn.open_task(config)

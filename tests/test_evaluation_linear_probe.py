@@ -242,9 +242,11 @@ def folders(tmp_path_factory):
   return labelled_cases.make_class_folders(tmp_path_factory.mktemp('folders'))
 
 
-def test_a_probe_of_folders_gives_its_figures_again_without_training(folders, tmp_path, capsys):
+def test_a_probe_of_folders_gives_its_figures_again_without_training(
+  folders, tmp_path, capsys, monkeypatch
+):
   config = probe_cases.make_config('linear_probe', folders, layers=('conv1', 'pool5'))
-  found = linear_probe.open_evaluation(config).execute(tmp_path, loop.fit)
+  found = linear_probe.open_task(config)(tmp_path)
   assert set(found) == {'random'} and found['random']['val_count'] == 15
   assert set(found['random']['layers']) == {'conv1', 'pool5'}
   assert 'conv1' in capsys.readouterr().out
@@ -255,15 +257,16 @@ def test_a_probe_of_folders_gives_its_figures_again_without_training(folders, tm
   def refuse(*_):
     raise AssertionError('trained again')
 
-  assert linear_probe.open_evaluation(config).execute(tmp_path, refuse) == found
+  monkeypatch.setattr(loop, 'fit', refuse)
+  assert linear_probe.open_task(config)(tmp_path) == found
 
 
 @pytest.mark.slow
 def test_a_probe_of_voc_scores_every_class(tmp_path):
   voc = labelled_cases.make_voc(tmp_path / 'VOC2008')
   config = probe_cases.make_config('linear_probe', voc, voc=True, layers=('conv5',))
-  opened = linear_probe.open_evaluation(config)
-  found = opened.execute(tmp_path / 'run', loop.fit)
+  opened = linear_probe.open_task(config)
+  found = opened(tmp_path / 'run')
   layer = found['random']['layers']['conv5']
   assert set(layer['per_class']) == {'cat', 'dog', 'person'} and 0 < layer['map'] <= 1
   assert set(opened.charts(found)) == {'average_precision_conv5.png'}
@@ -287,7 +290,7 @@ def test_a_probe_of_voc_scores_every_class(tmp_path):
 def test_bad_settings_are_refused(folders, fields, message):
   config = probe_cases.make_config('linear_probe', folders, **fields)
   with pytest.raises(ValueError, match=message):
-    linear_probe.open_evaluation(config)
+    linear_probe.open_task(config)
 
 
 def test_splits_that_do_not_go_together_are_refused(tmp_path):
@@ -295,8 +298,8 @@ def test_splits_that_do_not_go_together_are_refused(tmp_path):
   (root / 'test' / 'red').rename(root / 'test' / 'rosy')
   config = probe_cases.make_config('linear_probe', root)
   with pytest.raises(sources.SourceError, match='classes'):
-    linear_probe.open_evaluation(config)
+    linear_probe.open_task(config)
   for path in (root / 'test' / 'rosy').iterdir():
     path.unlink()
   with pytest.raises(sources.SourceError, match='no test image of 1 of the 3 classes: red'):
-    linear_probe.open_evaluation(config)
+    linear_probe.open_task(config)

@@ -210,11 +210,13 @@ def test_recognition_cuts_tiles_in_reading_order(folders):
 
 
 @pytest.mark.slow
-def test_the_frozen_layer_table_end_to_end_and_again(folders, pretrained, tmp_path, capsys):
+def test_the_frozen_layer_table_end_to_end_and_again(
+  folders, pretrained, tmp_path, capsys, monkeypatch
+):
   config = labelled_cases.make_config(
     'frozen_layers', folders, weights=str(pretrained), layers=(1, 5)
   )
-  first = runs.execute(frozen_layers.make_plan(config), config, tmp_path, loop.fit)
+  first = runs.execute(frozen_layers.make_plan(config), config, tmp_path)
   assert set(first) == {f'{run}/conv{k}' for run in ('pretrained', 'random') for k in (1, 5)}
   found = json.loads((tmp_path / 'results.json').read_text())
   assert found['runs'] == first and found['config']['seed'] == 0
@@ -230,24 +232,31 @@ def test_the_frozen_layer_table_end_to_end_and_again(folders, pretrained, tmp_pa
   printed = capsys.readouterr().out
   for text in ('K = 1', 'K = 5', 'random', 'Wang and Gupta', '54.7', '57.4', '15 test images'):
     assert text in printed, text
-  again = runs.execute(frozen_layers.make_plan(config), config, tmp_path, refuse)
+  monkeypatch.setattr(loop, 'fit', refuse)
+  again = runs.execute(frozen_layers.make_plan(config), config, tmp_path)
   assert again == first
 
 
 @pytest.mark.slow
-def test_a_longer_run_and_another_test_are_done_again_another_rate_is_refused(folders, tmp_path):
+def test_a_longer_run_and_another_test_are_done_again_another_rate_is_refused(
+  folders, tmp_path, monkeypatch
+):
   config = labelled_cases.make_config('frozen_layers', folders, layers=(3,), schedule='step')
-  runs.execute(frozen_layers.make_plan(config), config, tmp_path, loop.fit)
+  runs.execute(frozen_layers.make_plan(config), config, tmp_path)
   config.test.average = 'logits'
   steps = []
 
-  def fit(task, config, folder):
-    steps.append(config.num_steps)
-    return loop.fit(task, config, folder)
+  fit = loop.fit
 
-  runs.execute(frozen_layers.make_plan(config), config, tmp_path, fit)
+  def watched(task, config, folder):
+    steps.append(config.num_steps)
+    return fit(task, config, folder)
+
+  monkeypatch.setattr(loop, 'fit', watched)
+
+  runs.execute(frozen_layers.make_plan(config), config, tmp_path)
   config.num_steps = 4
-  runs.execute(frozen_layers.make_plan(config), config, tmp_path, fit)
+  runs.execute(frozen_layers.make_plan(config), config, tmp_path)
   assert steps == [3, 4]
   for field, value, message in (
     ('learning_rate', 0.5, r'learning_rate: 0.01 then, 0.5 now'),
@@ -257,7 +266,7 @@ def test_a_longer_run_and_another_test_are_done_again_another_rate_is_refused(fo
     other = config.copy_and_resolve_references()
     other.update_from_flattened_dict({field: value})
     with pytest.raises(checkpoint.CheckpointError, match=message):
-      runs.execute(frozen_layers.make_plan(other), other, tmp_path, fit)
+      runs.execute(frozen_layers.make_plan(other), other, tmp_path)
 
 
 @pytest.mark.slow
@@ -293,7 +302,7 @@ def test_an_alexnet_trained_on_labels_goes_to_the_jigsaw_task(folders, tmp_path)
   config.update({'warmup_steps': 0, 'eval_every_steps': 100, 'checkpoint_every_steps': 100})
   config.input.normalization, config.input.scale = 'global', 1.0
   config.model.name, config.model.stride = 'alexnet', 4
-  first = runs.execute(recognition.make_plan(config), config, tmp_path / 'alexnet', loop.fit)
+  first = runs.execute(recognition.make_plan(config), config, tmp_path / 'alexnet')
   assert first['alexnet']['several_views']['val_count'] == 15
   weights = tmp_path / 'alexnet' / 'alexnet'
   assert files.load_weights(weights).input.scale == pytest.approx((1 / 58,) * 3)
@@ -306,7 +315,7 @@ def test_an_alexnet_trained_on_labels_goes_to_the_jigsaw_task(folders, tmp_path)
   config.model.update({'fc6_features': 8, 'fc7_features': 8, 'width': 0.1})
   config.puzzle.update({'resize_px': 72, 'crop_px': 72, 'cell_px': 24, 'tile_px': 22})
   config.model.stride = 1
-  found = runs.execute(alexnet_to_jigsaw.make_plan(config), config, tmp_path / 'to', loop.fit)
+  found = runs.execute(alexnet_to_jigsaw.make_plan(config), config, tmp_path / 'to')
   assert set(found) == {'conv2', 'reference'}
   trained = checkpoints.read_checkpoint(tmp_path / 'to' / 'conv2')
   given = files.load_weights(weights).params
@@ -320,7 +329,7 @@ def test_the_cfn_is_trained_on_labels_and_read_back_as_one(folders, tmp_path):
   config = labelled_cases.make_config('recognition', folders)
   config.update({'warmup_steps': 0, 'eval_every_steps': 100, 'checkpoint_every_steps': 100})
   config.views.view_px, config.views.resize_px = 99, 100
-  runs.execute(recognition.make_plan(config), config, tmp_path, loop.fit)
+  runs.execute(recognition.make_plan(config), config, tmp_path)
   found = files.load_weights(tmp_path / 'cfn')
   assert found.kind == 'cfn' and found.tiles() == 9 and found.input.normalization == 'mean'
 

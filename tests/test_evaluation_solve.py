@@ -14,7 +14,7 @@ import scipy.special
 from cfn_jax.evaluation import positions, solve, solvers
 from cfn_jax.jigsaw import solving
 from cfn_jax.jigsaw import task as jigsaw_task
-from cfn_jax.training import devices, loop, scoring
+from cfn_jax.training import devices, scoring
 from cfn_jax.transfer import arrays, cards, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -177,7 +177,7 @@ def test_evaluations_of_the_pretext_task_give_bits_where_asked(trained):
 @pytest.mark.slow
 def test_solving_goes_from_a_checkpoint_to_a_table(trained, tmp_path, capsys):
   config = make_config(trained)
-  found = solve.open_evaluation(config).execute(tmp_path, loop.fit)
+  found = solve.open_task(config)(tmp_path)
   assert set(found) == {'pretrained', 'random'}
   for figures in found.values():
     assert 'bits' in figures['network'] and 'bits' not in figures['outside']['network']
@@ -185,7 +185,7 @@ def test_solving_goes_from_a_checkpoint_to_a_table(trained, tmp_path, capsys):
     assert figures['puzzles'] == 15 * 8
   assert 'gap, bits' in capsys.readouterr().out
   assert json.loads((tmp_path / 'results.json').read_text())['runs'] == found
-  assert solve.open_evaluation(config).execute(tmp_path, None) == found
+  assert solve.open_task(config)(tmp_path) == found
 
 
 def test_what_solves_no_puzzles_is_refused(trained, tmp_path):
@@ -205,7 +205,7 @@ def test_what_solves_no_puzzles_is_refused(trained, tmp_path):
     other = config.copy_and_resolve_references()
     other.update_from_flattened_dict(fields)
     with pytest.raises(ValueError, match=message):
-      solve.open_evaluation(other)
+      solve.open_task(other)
 
 
 def test_a_permutation_set_that_is_not_the_networks_is_refused(trained):

@@ -18,6 +18,7 @@ from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import figures, inputs
 from cfn_jax.training import optimizer
+from cfn_jax.training import task as tasks
 from cfn_jax.transfer import cards, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -28,7 +29,7 @@ TILES = ('normalised', 'as_learned')
 CONVOLUTIONS = weights_lib.CONVOLUTIONS
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens and checks what the config evaluates; see `make_plan`."""
   return runs.open_plan(make_plan(config), config)
 

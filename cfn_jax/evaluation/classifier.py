@@ -17,9 +17,8 @@ import ml_collections
 import optax
 
 from cfn_jax import fields
-from cfn_jax.data import bad_images, pipeline
+from cfn_jax.data import feed
 from cfn_jax.evaluation import identity, labelled, scores, views
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet, figures, inputs
 from cfn_jax.models import trunk as trunks
 from cfn_jax.training import metrics, optimizer
@@ -184,36 +183,26 @@ def make_task(
   *,
   name: str,
   train_views: views.MakeViews,
-  evaluation: Callable[[Callable[[int], None]], tasks.RowEvaluation],
+  testing: feed.Feed,
+  evaluation: tasks.RowEvaluation,
   run: str,
 ) -> tasks.Task:
   """Builds what the training loop needs.
 
   Args:
-    evaluation: builds that of the test images; it is told what to call for a bad one.
+    testing: the test images of `evaluation`, the pass that training makes at times.
     run: one line on what is trained.
   """
   classifier.check()
-  reader, loading = data.training.reader, pretexts.make_loading(config)
-  bad_training = bad_images.BadImages(reader, host=loading.host)
-  bad_testing = bad_images.BadImages(data.testing.reader, host=loading.host)
-
-  def train_batches(start: int, stop: int) -> tasks.Batches:
-    return pipeline.make_training_batches(
-      reader,
-      train_views,
-      batch_size=config.batch_size,
-      start_step=start,
-      stop_step=stop,
-      loading=loading,
-      on_bad=bad_training,
-    )
+  training = feed.Feed(
+    data.training.reader, train_views, feed.make_loading(config), config.batch_size
+  )
 
   def record(workdir: pathlib.Path) -> None:
-    if loading.host == 0:
+    if training.loading.host == 0:
       metrics.write_json(workdir / 'config.json', config.to_dict())
-    bad_training.open(workdir)
-    bad_testing.open(workdir)
+    training.bad.open(workdir)
+    testing.bad.open(workdir)
 
   classes, count = len(data.class_names), alexnet.count_parameters(classifier.shapes())
   return tasks.Task(
@@ -222,11 +211,9 @@ def make_task(
     loss=make_loss(classifier),
     totals=('loss', 'correct', 'count'),
     report=metrics.report_training,
-    train_batches=train_batches,
-    records=lambda step: reader.names(
-      range(step * config.batch_size, (step + 1) * config.batch_size)
-    ),
-    evaluations={'val': evaluation(bad_testing)},
+    train_batches=training.train,
+    records=training.names,
+    evaluations={'val': evaluation},
     best='val_map' if classifier.several else 'val_accuracy',
     labels=lambda params: optimizer.label_parameters(params, locked=classifier.locked),
     examples={'images': config.batch_size},
@@ -239,8 +226,8 @@ def make_task(
     },
     summary=[
       ('run', run),
-      ('training', reader.source.description),
-      ('test', data.testing.reader.source.description),
+      ('training', training.reader.source.description),
+      ('test', testing.reader.source.description),
       ('network', f'{count:,} parameters, stride {classifier.network.trunk.stride}'),
     ],
     chance_loss=classes * math.log(2) if classifier.several else math.log(classes),

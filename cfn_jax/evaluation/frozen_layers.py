@@ -6,6 +6,7 @@ random crops. Beside it the same with a random trunk.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import ml_collections
 from cfn_jax import fields
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks, views
 from cfn_jax.models import figures
+from cfn_jax.training import task as tasks
 from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
 
@@ -27,7 +29,7 @@ PAPER_ALEXNET = 57.4
 CONVOLUTIONS = weights_lib.CONVOLUTIONS
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens and checks what the config evaluates; see `make_plan`."""
   return runs.open_plan(make_plan(config), config)
 
@@ -91,21 +93,23 @@ def make_run(
   )
   views_of = views.MakeViews('random', view.view_px, view.resize_px, view.resize, view.mirror)
   test_views = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
-  evaluate = testing.bind(config, made, data, average=test.average)
   centre = dataclasses.replace(views_of, crop='centre', mirror=False, draws=1)
+  quick, final = (testing.make_feed(config, data, each) for each in (centre, test_views))
+  evaluate = functools.partial(testing.make_evaluation, made, average=test.average)
   task = classifier.make_task(
     config,
     made,
     data,
     name='frozen_layers',
     train_views=views_of,
-    evaluation=lambda on_bad: evaluate(centre, report=testing.make_report(made), on_bad=on_bad),
+    testing=quick,
+    evaluation=evaluate(quick, report=testing.make_report(made)),
     run=f'{trunk.label()}: {", ".join(locked)} locked, the rest drawn ({model.init})',
   )
   return runs.Run(
     name,
     task,
-    evaluate(test_views, report=testing.make_report(made, detailed=True)),
+    evaluate(final, report=testing.make_report(made, detailed=True)),
     {'test images shown': data.shown(config.data.val_max_images)},
   )
 

@@ -16,9 +16,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cfn_jax.evaluation import feature_cache, identity, probing, runs, scores, tables
 from cfn_jax.training import devices, stopping
+from cfn_jax.training import task as tasks
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens data and weights.
 
   Raises:
@@ -36,7 +37,7 @@ def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
     )
   layers = tuple(config.layers)
 
-  def execute(workdir: pathlib.Path, fit: runs.Fit) -> dict[str, Any]:
+  def execute(workdir: pathlib.Path) -> dict[str, Any]:
     found = {name: _run(config, probe, name, workdir) for name in probe.extractors}
     runs.write_results(config, workdir, found, origins=probe.origins, published={})
     if not jax.process_index():
@@ -46,9 +47,10 @@ def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
       )
       rows = probing.make_rows(found, probe.labels, layers, several=probe.several)
       tables.show(title, layers, [rows])
+    runs.close(workdir, probing.make_charts(probe, found, layers))
     return found
 
-  return runs.Evaluation(execute, probing.make_charts(probe, layers))
+  return execute
 
 
 def _run(

@@ -17,11 +17,12 @@ import ml_collections
 
 from cfn_jax.evaluation import linear_task, probing, runs, svm, tables
 from cfn_jax.training import loop
+from cfn_jax.training import task as tasks
 
 CLASSIFIERS = ('logistic', 'svm')
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens data and weights.
 
   Raises:
@@ -38,14 +39,15 @@ def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
   probe = probing.open_probe(config, crop=view.crop, mirror=view.mirror, draws=view.draws)
   layers = tuple(config.layers)
 
-  def execute(workdir: pathlib.Path, fit: runs.Fit) -> dict[str, Any]:
-    found = {name: _run(config, probe, name, workdir, fit) for name in probe.extractors}
+  def execute(workdir: pathlib.Path) -> dict[str, Any]:
+    found = {name: _run(config, probe, name, workdir) for name in probe.extractors}
     runs.write_results(config, workdir, found, origins=probe.origins, published={})
     if not jax.process_index():
       show(found, probe, layers, config.classifier)
+    runs.close(workdir, probing.make_charts(probe, found, layers))
     return found
 
-  return runs.Evaluation(execute, probing.make_charts(probe, layers))
+  return execute
 
 
 def _run(
@@ -53,7 +55,6 @@ def _run(
   probe: probing.Probe,
   name: str,
   workdir: pathlib.Path,
-  fit: runs.Fit,
 ) -> dict[str, Any]:
   extracted = probing.extract(probe, name, config, workdir)
   names = probe.data.class_names
@@ -80,7 +81,7 @@ def _run(
     batch_size=config.eval_batch_size,
     report=functools.partial(linear_task.detail, names=names, several=probe.several),
   )
-  return runs.execute_run(runs.Run(name, task, final, {}), config, workdir / name, fit)
+  return runs.execute_run(runs.Run(name, task, final, {}), config, workdir / name)
 
 
 def show(

@@ -17,9 +17,8 @@ import ml_collections
 import numpy as np
 import optax
 
-from cfn_jax.data import streams
+from cfn_jax.data import feed, streams
 from cfn_jax.evaluation import feature_cache, features, identity, probing, scores
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
 
@@ -67,7 +66,7 @@ def make_task(
       make_batches,
       training,
       seed=config.seed,
-      rows=pretexts.make_loading(config).rows(config.batch_size),
+      rows=feed.make_loading(config).rows(config.batch_size),
       batch_size=config.batch_size,
     ),
     records=lambda step: [f'{training.cache.folder.name}, step {step}'],

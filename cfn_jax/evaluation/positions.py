@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import pipeline, record
+from cfn_jax.data import feed, pipeline, record
 from cfn_jax.evaluation import (
   feature_cache,
   features,
@@ -24,7 +24,6 @@ from cfn_jax.evaluation import (
   probing,
   runs,
 )
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
 from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
@@ -84,31 +83,21 @@ def extract(
     )
     if feature_cache.count_parts(cache) < cache.parts():
       runs.say(f'{folder.parent.name}: extracting fc6 of the tiles of {count:,} {which} images')
-    batches = functools.partial(_make_batches, config, reader, visits, which, count)
+    images = feed.Feed(
+      reader, visits, feed.make_loading(config), config.eval_batch_size, limit=count
+    )
+    batches = functools.partial(_make_batches, images, which, count)
     found.append(
       features.extract(measure, weights.params, batches, cache, mesh=mesh, dtype=made.dtype)
     )
   return probing.Extracted(*found)
 
 
-def _make_batches(
-  config: ml_collections.ConfigDict,
-  reader: pipeline.Reader,
-  visits: transform.MakePuzzle,
-  which: str,
-  count: int,
-  first: int,
-) -> tasks.Batches:
-  size, loading = config.eval_batch_size, pretexts.make_loading(config)
+def _make_batches(images: feed.Feed, which: str, count: int, first: int) -> tasks.Batches:
   if which == 'training':
-    steps = first // size, -(-count // size)
-    made = pipeline.make_training_batches(
-      reader, visits, batch_size=size, start_step=steps[0], stop_step=steps[1], loading=loading
-    )
+    made = images.train(first // images.batch_size, -(-count // images.batch_size))
   else:
-    made = pipeline.make_evaluation_batches(
-      reader, visits, batch_size=size, limit=count, first=first, loading=loading
-    )
+    made = images.evaluate(first)
   try:
     for batch in made:
       tiles = batch['tiles']

@@ -6,15 +6,14 @@ Between labelled.py, trunks.py and features.py below, and linear_probe.py, svm.p
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 import ml_collections
 import numpy as np
 
 from cfn_jax import fields
-from cfn_jax.data import bad_images, pipeline
+from cfn_jax.data import feed
 from cfn_jax.evaluation import (
   feature_cache,
   features,
@@ -25,9 +24,7 @@ from cfn_jax.evaluation import (
   trunks,
   views,
 )
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import devices, metrics
-from cfn_jax.training import task as tasks
 
 Figures = dict[str, Any]
 
@@ -147,20 +144,10 @@ def _extract_split(
     images=count,
     part_images=made.part_images,
   )
-  bad = bad_images.BadImages(split.reader, host=jax.process_index())
-  bad.open(workdir)
-
-  def batches(first: int) -> tasks.Batches:
-    return pipeline.make_evaluation_batches(
-      split.reader,
-      transform,
-      batch_size=config.eval_batch_size,
-      limit=count,
-      first=first,
-      loading=pretexts.make_loading(config),
-      on_bad=bad,
-    )
-
+  images = feed.Feed(
+    split.reader, transform, feed.make_loading(config), config.eval_batch_size, limit=count
+  )
+  images.bad.open(workdir)
   mesh = devices.make_mesh(config.num_devices)
   devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
   if feature_cache.count_parts(cache) < cache.parts():
@@ -168,7 +155,7 @@ def _extract_split(
   return features.extract(
     features.make_measure(extractor),
     extractor.params(),
-    batches,
+    images.evaluate,
     cache,
     mesh=mesh,
     dtype=made.dtype,
@@ -234,19 +221,13 @@ def _write(figures: Figures, kind: str) -> str | float | None:
   return None if figures.get(kind) is None else 100 * figures[kind]
 
 
-def make_charts(
-  probe: Probe, layers: tuple[str, ...]
-) -> Callable[[Mapping[str, Any]], runs.Charts]:
-  """Builds the bar charts of each class: a picture for each layer, a row for each run."""
-
-  def charts(found: Mapping[str, Any]) -> runs.Charts:
-    if not probe.several:
-      return {}
-    return {
-      f'average_precision_{layer}.png': {
-        label: found[name]['layers'][layer]['per_class'] for name, label in probe.labels.items()
-      }
-      for layer in layers
+def make_charts(probe: Probe, found: Mapping[str, Any], layers: tuple[str, ...]) -> runs.Charts:
+  """Returns the bar charts of each class: a picture for each layer, a row for each run."""
+  if not probe.several:
+    return {}
+  return {
+    f'average_precision_{layer}.png': {
+      label: found[name]['layers'][layer]['per_class'] for name, label in probe.labels.items()
     }
-
-  return charts
+    for layer in layers
+  }

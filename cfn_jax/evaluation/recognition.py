@@ -7,6 +7,7 @@ The authors' solver; the same loop.
 """
 
 import dataclasses
+import functools
 
 import ml_collections
 
@@ -14,13 +15,14 @@ from cfn_jax import fields
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet, cfn, figures, inputs
+from cfn_jax.training import task as tasks
 
 PAPER = {'cfn': 57.1, 'alexnet': 57.4}
 CROPS = ('whole', 'random')
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens and checks what the config evaluates; see `make_plan`."""
   return runs.open_plan(make_plan(config), config)
 
@@ -49,23 +51,25 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     views_of, crop='whole' if view.crop == 'whole' else 'centre', mirror=False, draws=1
   )
   test_views = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
-  evaluate = testing.bind(config, made, data, average=test.average)
+  quick, several = (testing.make_feed(config, data, each) for each in (once, test_views))
+  evaluate = functools.partial(testing.make_evaluation, made, average=test.average)
   task = classifier.make_task(
     config,
     made,
     data,
     name='recognition',
     train_views=views_of,
-    evaluation=lambda on_bad: evaluate(once, report=testing.make_report(made), on_bad=on_bad),
+    testing=quick,
+    evaluation=evaluate(quick, report=testing.make_report(made)),
     run=model.name,
   )
   detailed = testing.make_report(made, detailed=True)
   run = runs.Run(
     model.name,
     task,
-    evaluate(once, report=detailed),
+    evaluate(quick, report=detailed),
     {'test images shown': data.shown(config.data.val_max_images)},
-    also={'several_views': evaluate(test_views, report=detailed)} if test.draws > 1 else {},
+    also={'several_views': evaluate(several, report=detailed)} if test.draws > 1 else {},
   )
   return runs.Plan(
     runs=[run],

@@ -5,6 +5,7 @@ What an evaluation found is kept in `<workdir>/results.json`.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -17,12 +18,12 @@ import ml_collections
 
 from cfn_jax import terminal
 from cfn_jax.evaluation import identity
-from cfn_jax.training import devices, metrics, provenance, scoring, stopping
+from cfn_jax.pictures import class_scores
+from cfn_jax.training import devices, loop, metrics, provenance, scoring, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints
 from cfn_jax.transfer import weights as weights_lib
 
-Fit = Callable[[tasks.Task, ml_collections.ConfigDict, pathlib.Path], dict[str, Any]]
 Figures = dict[str, Any]
 Charts = dict[str, dict[str, dict[str, float]]]
 FILE = 'results.json'
@@ -66,37 +67,30 @@ class Plan:
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-  """What a config evaluates, opened and checked.
-
-  Attributes:
-    execute: (workdir, what hands a task to the loop) to the figures of the runs.
-    charts: pictures: the file's name to each row's figure of each class, of those figures.
-  """
-
-  execute: Callable[[pathlib.Path, Fit], Figures]
-  charts: Callable[[Mapping[str, Any]], Charts] = lambda figures: {}
-
-
-def open_plan(plan: Plan, config: ml_collections.ConfigDict) -> Evaluation:
-  """Returns the evaluation that goes through a plan."""
-  return Evaluation(lambda workdir, fit: execute(plan, config, workdir, fit), plan.charts)
+def open_plan(plan: Plan, config: ml_collections.ConfigDict) -> tasks.Execute:
+  """Checks the fields of the loop, and returns what goes through a plan."""
+  loop.check(config)
+  return functools.partial(execute, plan, config)
 
 
 def execute(
-  plan: Plan, config: ml_collections.ConfigDict, workdir: pathlib.Path, fit: Fit
+  plan: Plan, config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> dict[str, Figures]:
-  """Does what is left of a plan, writes results.json, and prints the table.
-
-  Args:
-    fit: hands a task to the training loop.
-  """
-  found = {run.name: execute_run(run, config, workdir / run.name, fit) for run in plan.runs}
+  """Does what is left of a plan, writes results.json, prints the table and draws the charts."""
+  found = {run.name: execute_run(run, config, workdir / run.name) for run in plan.runs}
   write_results(config, workdir, found, origins=plan.origins, published=plan.published)
   if not jax.process_index():
     plan.show(found)
+  close(workdir, plan.charts(found))
   return found
+
+
+def close(workdir: pathlib.Path, charts: Charts) -> None:
+  """Draws the bar charts of an evaluation, and says where everything is, on the first host."""
+  if jax.process_index():
+    return
+  class_scores.draw_charts(workdir, charts)
+  terminal.say(f'everything is in {workdir}')
 
 
 def write_results(
@@ -126,13 +120,11 @@ def write_results(
   )
 
 
-def execute_run(
-  run: Run, config: ml_collections.ConfigDict, folder: pathlib.Path, fit: Fit
-) -> Figures:
+def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Path) -> Figures:
   """Trains and scores one run, or reads what was found before with the same settings."""
 
   def compute() -> Figures:
-    fit(run.task, config, folder)
+    loop.run(run.task, config, folder)
     params = checkpoints.read_params(folder, step=str(config.num_steps))
     mesh = devices.make_mesh(config.num_devices)
     placed = devices.replicate(params, mesh)

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from cfn_jax import fields
-from cfn_jax.data import pipeline
+from cfn_jax.data import feed
 from cfn_jax.evaluation import (
   features,
   identity,
@@ -30,7 +30,6 @@ from cfn_jax.evaluation import (
   tables,
 )
 from cfn_jax.jigsaw import permutations as permutation_sets
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import solving
 from cfn_jax.training import devices, loop, scoring, stopping
 from cfn_jax.training import task as tasks
@@ -38,7 +37,7 @@ from cfn_jax.transfer import checkpoints, networks
 from cfn_jax.transfer import weights as weights_lib
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens the checkpoint and the images.
 
   Raises:
@@ -63,18 +62,18 @@ def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
   origin = weights_lib.json_ready(dict(solver.started['pretrained'].origin))
   origin.pop('permutations', None)
 
-  def execute(workdir: pathlib.Path, fit: runs.Fit) -> dict[str, Any]:
+  def execute(workdir: pathlib.Path) -> dict[str, Any]:
     found = {
-      name: run(config, solver, name, workdir / name, fit, label=labels[name])
-      for name in solver.started
+      name: run(config, solver, name, workdir / name, label=labels[name]) for name in solver.started
     }
     origins = {config.weights: origin}
     runs.write_results(config, workdir, found, origins=origins, published={})
     if not jax.process_index():
       show(found, solver, labels)
+    runs.close(workdir, {})
     return found
 
-  return runs.Evaluation(execute)
+  return execute
 
 
 def run(
@@ -82,7 +81,6 @@ def run(
   solver: solvers.Solver,
   name: str,
   folder: pathlib.Path,
-  fit: runs.Fit,
   *,
   label: str,
 ) -> dict[str, Any]:
@@ -96,7 +94,7 @@ def run(
   def compute() -> dict[str, Any]:
     if not jax.process_index():
       (folder / 'positions').mkdir(parents=True, exist_ok=True)
-    fit(task, config, folder / 'positions')
+    loop.run(task, config, folder / 'positions')
     probe = checkpoints.read_params(folder / 'positions', step=str(config.num_steps))
     placed = devices.replicate({'network': weights.params, 'probe': probe}, mesh)
     figures: dict[str, Any] = {}
@@ -147,15 +145,13 @@ def make_evaluation(
   inside = shown is solver.permutations
   network = networks.make_network(weights, dropout=0.0)
   every = solving.make_positions(solver.permutations)  # [N, T, T]
-
-  def batches() -> tasks.Batches:
-    return pipeline.make_evaluation_batches(
-      solver.readers['validation'],
-      visits,
-      batch_size=config.eval_batch_size,
-      limit=config.data.val_max_images,
-      loading=pretexts.make_loading(config),
-    )
+  images = feed.Feed(
+    solver.readers['validation'],
+    visits,
+    feed.make_loading(config),
+    config.eval_batch_size,
+    limit=config.data.val_max_images,
+  )
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     tiles, label = batch['tiles'], batch['label']
@@ -175,7 +171,9 @@ def make_evaluation(
         rows |= {f'{name}_loss': losses, f'{name}_right': jnp.argmax(scores, axis=-1) == label}
     return rows
 
-  return tasks.RowEvaluation(batches, measure, lambda rows: report(rows, len(solver.permutations)))
+  return tasks.RowEvaluation(
+    images.evaluate, measure, lambda rows: report(rows, len(solver.permutations))
+  )
 
 
 def report(rows: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:

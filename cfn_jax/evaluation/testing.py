@@ -4,7 +4,6 @@ Each image is counted once; the scores of several views of it are averaged on th
 the network (classifier.py) and the figures of merit (scores.py).
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,53 +11,39 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import pipeline
+from cfn_jax.data import feed
 from cfn_jax.evaluation import classifier as classifiers
 from cfn_jax.evaluation import labelled, scores, views
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.training import metrics
 from cfn_jax.training import task as tasks
 
 AVERAGES = ('logits', 'softmax')
 
 
-def bind(
-  config: ml_collections.ConfigDict,
-  classifier: classifiers.Classifier,
-  data: labelled.Labelled,
-  *,
-  average: str,
-) -> Callable[..., tasks.RowEvaluation]:
-  """Returns `make_evaluation` for a config's test images: of a transform, report and on_bad."""
-  return functools.partial(
-    make_evaluation,
-    classifier,
-    data.testing,
-    batch_size=config.eval_batch_size,
-    loading=pretexts.make_loading(config),
-    average=average,
+def make_feed(
+  config: ml_collections.ConfigDict, data: labelled.Labelled, transform: views.MakeViews
+) -> feed.Feed:
+  """Builds the feed of the test images that a config names; the views of an image are averaged."""
+  return feed.Feed(
+    data.testing.reader,
+    transform,
+    feed.make_loading(config),
+    config.eval_batch_size,
     limit=config.data.val_max_images,
   )
 
 
 def make_evaluation(
   classifier: classifiers.Classifier,
-  split: labelled.Split,
-  transform: views.MakeViews,
+  images: feed.Feed,
   *,
-  batch_size: int,
-  loading: pipeline.Loading,
   average: str,
-  limit: int,
   report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]],
-  on_bad: Callable[[int], None] | None = None,
 ) -> tasks.RowEvaluation:
-  """Builds a pass over a split: rows of `scores` and `label`, or of `rank` and `label`.
+  """Builds a pass over test images: rows of `scores` and `label`, or of `rank` and `label`.
 
   Args:
-    transform: of the test; its `draws` views of an image are averaged.
-    average: 'logits' or 'softmax'.
-    limit: this many images, a fixed random subset; 0: all.
+    average: 'logits' or 'softmax': of the views of an image.
 
   Raises:
     ValueError: an unknown average, or one that several classes do not have.
@@ -66,13 +51,6 @@ def make_evaluation(
   if average not in AVERAGES or (classifier.several and average != 'logits'):
     allowed = 'logits' if classifier.several else ' or '.join(AVERAGES)
     raise ValueError(f"test.average = '{average}': {allowed}")
-  if transform.draws < 1:
-    raise ValueError(f'test.draws = {transform.draws}: at least 1')
-
-  def batches() -> tasks.Batches:
-    return pipeline.make_evaluation_batches(
-      split.reader, transform, batch_size=batch_size, limit=limit, loading=loading, on_bad=on_bad
-    )
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     found, label = classifier.average(params, batch['image'], average), batch['label']
@@ -83,7 +61,7 @@ def make_evaluation(
     good = jnp.all(jnp.isfinite(found), axis=1)
     return {'rank': jnp.where(good, rank, found.shape[1]), 'label': label}
 
-  return tasks.RowEvaluation(batches, measure, report)
+  return tasks.RowEvaluation(images.evaluate, measure, report)
 
 
 def make_report(

@@ -7,6 +7,7 @@ precision-recall curves. The 11-point mean of VOC2007 stands beside it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from cfn_jax.evaluation import (
   views,
 )
 from cfn_jax.models import figures
+from cfn_jax.training import task as tasks
 from cfn_jax.transfer import networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -46,7 +48,7 @@ TRAINED = {
 CHART = 'average_precision.png'
 
 
-def open_evaluation(config: ml_collections.ConfigDict) -> runs.Evaluation:
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens and checks what the config evaluates; see `make_plan`."""
   return runs.open_plan(make_plan(config), config)
 
@@ -85,7 +87,9 @@ def make_run(
   view = views.MakeViews('scaled', config.views.view_px, 0, 'squash', config.views.mirror)
   training = dataclasses.replace(view, labels=data.training.labels)
   test_views = dataclasses.replace(view, labels=data.testing.labels, draws=config.test.draws)
-  evaluate = testing.bind(config, made, data, average='logits')
+  single = dataclasses.replace(test_views, draws=1)
+  quick, final = (testing.make_feed(config, data, each) for each in (single, test_views))
+  evaluate = functools.partial(testing.make_evaluation, made, average='logits')
   trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
   taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
   task = classifier.make_task(
@@ -94,15 +98,14 @@ def make_run(
     data,
     name='voc_classification',
     train_views=training,
-    evaluation=lambda on_bad: evaluate(
-      dataclasses.replace(test_views, draws=1), report=testing.make_report(made), on_bad=on_bad
-    ),
+    testing=quick,
+    evaluation=evaluate(quick, report=testing.make_report(made)),
     run=f'{trunk.label()}: {taken}{trains} trained',
   )
   return runs.Run(
     name,
     task,
-    evaluate(test_views, report=testing.make_report(made, detailed=True)),
+    evaluate(final, report=testing.make_report(made, detailed=True)),
     {'test images shown': data.shown(config.data.val_max_images)},
   )
 

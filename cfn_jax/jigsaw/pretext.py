@@ -86,17 +86,6 @@ def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
   return permutations
 
 
-def make_loading(config: ml_collections.ConfigDict) -> pipeline.Loading:
-  """Reads how batches are made, and which rows of them are this host's."""
-  return pipeline.Loading(
-    num_workers=config.data.num_workers,
-    num_threads=config.data.num_threads,
-    read_ahead_batches=config.data.read_ahead_batches,
-    host=jax.process_index(),
-    hosts=jax.process_count(),
-  )
-
-
 def make_trunk(config: ml_collections.ConfigDict) -> trunk.Trunk:
   """Builds the trunk that the section `model` of a config describes."""
   c = config.model

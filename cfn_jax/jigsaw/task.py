@@ -4,6 +4,7 @@ Paper, sections 3 and 4. Closes over what pretext.py reads from the config, and 
 `training/task.py` asks for.
 """
 
+import dataclasses
 import functools
 import math
 import pathlib
@@ -16,54 +17,100 @@ import ml_collections
 import numpy as np
 import optax
 
-from cfn_jax.data import bad_images, pipeline
+from cfn_jax import terminal
+from cfn_jax.data import feed
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, solving
 from cfn_jax.models import alexnet
-from cfn_jax.training import metrics, optimizer
+from cfn_jax.pictures import run as run_pictures
+from cfn_jax.training import loop, metrics, optimizer, step_folders
 from cfn_jax.training import task as tasks
 
 
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
+  """Opens the data and builds the task; see `pretexts.open_pretext`.
+
+  Raises:
+    ValueError: what is wrong, where, and what would be right.
+  """
+  pretext = pretexts.open_pretext(config)
+  loop.check(config)
+  return functools.partial(execute, config, pretext)
+
+
+def execute(
+  config: ml_collections.ConfigDict, pretext: pretexts.Pretext, workdir: pathlib.Path
+) -> dict[str, Any]:
+  """Pretrains a network; returns the last figures, empty where the run had finished before."""
+  task = make_task(config, pretext)
+  if config.init_from:
+    task = start_from(config, pretext, task, workdir)
+  figures = loop.run(task, config, workdir)
+  if not jax.process_index():
+    say_closing(figures, workdir)
+  return figures
+
+
+def start_from(
+  config: ml_collections.ConfigDict,
+  pretext: pretexts.Pretext,
+  task: tasks.Task,
+  workdir: pathlib.Path,
+) -> tasks.Task:
+  """Lets step 0 take the weights that the config names; a resumed run needs them no more."""
+  from cfn_jax.jigsaw import initial  # brings in the readers of all formats
+
+  path = str(pathlib.Path(config.init_from))
+  task = dataclasses.replace(task, fingerprint={**task.fingerprint, 'init_from': path})
+  if step_folders.find_steps(workdir / 'checkpoints') and not config.start_over:
+    return task
+  params, loaded = initial.load_initial(path, task.init(config.seed), pretext)
+  summary = [*task.summary, ('init_from', f'{path}: {loaded}')]
+  return dataclasses.replace(task, init=lambda _: params, summary=summary)
+
+
+def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path) -> None:
+  """Prints the figures with which a run ended, and those of its best evaluation."""
+  rows = [row for row in metrics.read_rows(workdir / 'metrics.jsonl') if 'val_accuracy' in row]
+  if not figures:
+    terminal.say(f'{workdir}: the run is finished; more steps continue it')
+  if not rows or 'train_loss' not in figures:
+    return
+  best = max(rows, key=lambda row: row['val_accuracy'])
+  for name, row in (('finished', figures), ('best', best)):
+    low, high = row['val_accuracy_low'], row['val_accuracy_high']
+    terminal.say(
+      f'{name} at step {row["step"]:,}: validation accuracy {row["val_accuracy"]:.2%} (95 % '
+      f'interval {low:.2%} to {high:.2%}), loss {row["val_loss"]:.3f}, {row["val_count"]:,} puzzles'
+    )
+  terminal.say(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}')
+
+
 def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> tasks.Task:
-  """Builds what the training loop needs; pictures are the caller's to add."""
-  puzzles, group = pretext.visits.puzzles, config.data.puzzles_per_image
-  loading = pretexts.make_loading(config)
-  bad_training = bad_images.BadImages(pretext.training, host=loading.host)
-  bad_validation = bad_images.BadImages(pretext.validation, host=loading.host)
+  """Builds what the training loop needs."""
+  chance, loading = math.log(len(pretext.permutations)), feed.make_loading(config)
+  training = feed.Feed(
+    pretext.training, pretext.visits, loading, config.batch_size, group=pretext.group
+  )
+  validation = feed.Feed(
+    pretext.validation,
+    pretext.visits,
+    loading,
+    config.eval_batch_size,
+    limit=pretext.val_max_images,
+  )
 
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
     sums = _score(pretext.logits(params, batch, key), batch['label'], jnp.ones(()))
     return sums['loss'] / sums['count'], sums
 
-  def train_batches(start: int, stop: int) -> tasks.Batches:
-    return pipeline.make_training_batches(
-      pretext.training,
-      pretext.visits,
-      batch_size=config.batch_size,
-      start_step=start,
-      stop_step=stop,
-      group=group,
-      loading=loading,
-      on_bad=bad_training,
-    )
-
-  def validation_batches() -> tasks.Batches:
-    return pipeline.make_evaluation_batches(
-      pretext.validation,
-      pretext.visits,
-      batch_size=config.eval_batch_size,
-      limit=config.data.val_max_images,
-      loading=loading,
-      on_bad=bad_validation,
-    )
-
   def record(workdir: pathlib.Path) -> None:
     if loading.host == 0:
       permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.permutations)
       metrics.write_json(workdir / 'config.json', config.to_dict())
-    bad_training.open(workdir)
-    bad_validation.open(workdir)
+    training.bad.open(workdir)
+    validation.bad.open(workdir)
 
   return tasks.Task(
     name='jigsaw',
@@ -71,19 +118,18 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     loss=loss,
     totals=('loss', 'correct', 'count'),
     report=metrics.report_training,
-    train_batches=train_batches,
-    records=lambda step: pretext.training.names(
-      range(step // group * config.batch_size, (step // group + 1) * config.batch_size)
-    ),
-    evaluations={'val': make_evaluation(pretext, validation_batches, bits=config.eval_bits)},
+    train_batches=training.train,
+    records=training.names,
+    evaluations={'val': make_evaluation(pretext, validation.evaluate, bits=config.eval_bits)},
     best='val_accuracy',
     labels=optimizer.label_parameters,
-    examples={'puzzles': config.batch_size * puzzles, 'images': config.batch_size},
+    examples={'puzzles': config.batch_size * pretext.visits.puzzles, 'images': config.batch_size},
     fingerprint=make_fingerprint(config, pretext),
     summary=summarize(config, pretext),
-    chance_loss=math.log(len(pretext.permutations)),
+    chance_loss=chance,
     record=record,
-    pictures={},
+    pictures=run_pictures.make_pictures(pretext, chance_loss=chance),
+    end_pictures=run_pictures.END,
     meta={'network': pretext.describe()},
   )
 

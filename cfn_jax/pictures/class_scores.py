@@ -10,7 +10,17 @@ from cfn_jax.pictures import figures
 COLOURS = ('#3b6ea5', '#b0b7bf', '#c0392b', '#6b8e23')
 
 
-def draw_class_scores(path: pathlib.Path, rows: Mapping[str, Mapping[str, float | None]]) -> None:
+Rows = Mapping[str, Mapping[str, float | None]]  # by label: each class's figure, 0 to 1
+
+
+def draw_charts(folder: pathlib.Path, charts: Mapping[str, Rows]) -> None:
+  """Draws a chart for each file name; one that cannot be drawn ends no run."""
+  for name, rows in charts.items():
+    with figures.spared(folder / name):
+      draw_class_scores(folder / name, rows)
+
+
+def draw_class_scores(path: pathlib.Path, rows: Rows) -> None:
   """Draws the classes in the order of the first row, the best on top; one without a figure is '-'.
 
   Args:

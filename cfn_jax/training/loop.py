@@ -27,6 +27,14 @@ from cfn_jax.training import state as states
 from cfn_jax.training import task as tasks
 
 
+def run(
+  task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> dict[str, Any]:
+  """Prints what is about to run, and trains; see `fit`."""
+  provenance.show_summary(task.summary, workdir)
+  return fit(task, config, workdir)
+
+
 def fit(
   task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> dict[str, Any]:

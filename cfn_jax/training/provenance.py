@@ -1,8 +1,12 @@
-"""Which code ran: the commit that checkpoints and results name."""
+"""What runs: the code's commit, which checkpoints and results name, and the start-up summary."""
 
 import functools
 import pathlib
 import subprocess
+
+import jax
+
+from cfn_jax import terminal
 
 
 @functools.cache
@@ -21,3 +25,13 @@ def find_commit() -> str:
   except (OSError, subprocess.SubprocessError):
     return ''
   return done.stdout.strip()
+
+
+def show_summary(rows: list[tuple[str, str]], workdir: pathlib.Path) -> None:
+  """Prints what is about to run, on the first host; `rows`: (what, value)."""
+  if jax.process_index():
+    return
+  kinds = {device.device_kind for device in jax.devices()}
+  hosts = f' on {jax.process_count()} hosts' if jax.process_count() > 1 else ''
+  found = f'{jax.device_count()} x {", ".join(sorted(kinds))}{hosts}'
+  terminal.show_pairs([('workdir', str(workdir)), ('devices', found), *rows])

@@ -12,6 +12,7 @@ Batch = Mapping[str, Any]
 Params = Any
 Batches = Generator[dict[str, np.ndarray], None, None]  # closing it ends its processes
 Totals = dict[str, jax.Array]
+Execute = Callable[[pathlib.Path], dict[str, Any]]  # does what a config asks for, in a workdir
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""The batches of one data set, as a task asks for them: training steps, and evaluation passes.
+
+Every task, of pretraining or of an evaluation, is fed by these. Reader, transform and loading in;
+pipeline.py makes the batches; bad images are listed in the workdir once it is known.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Generator
+
+import ml_collections
+
+from cfn_jax.data import bad_images, pipeline
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+  """One data set and what is made of its images.
+
+  Attributes:
+    group: consecutive training steps that share the decoded images of a batch.
+    limit: images of an evaluation pass, a fixed random subset; 0: all.
+  """
+
+  reader: pipeline.Reader
+  transform: pipeline.Transform
+  loading: pipeline.Loading
+  batch_size: int
+  group: int = 1
+  limit: int = 0
+
+  @functools.cached_property
+  def bad(self) -> bad_images.BadImages:
+    """The list of the images that could not be decoded; open it with the workdir."""
+    return bad_images.BadImages(self.reader, host=self.loading.host)
+
+  def train(self, start: int, stop: int) -> Generator[pipeline.Batch, None, None]:
+    """Yields this host's rows of the batches of steps `start` .. `stop - 1`."""
+    return pipeline.make_training_batches(
+      self.reader,
+      self.transform,
+      batch_size=self.batch_size,
+      start_step=start,
+      stop_step=stop,
+      group=self.group,
+      loading=self.loading,
+      on_bad=self.bad,
+    )
+
+  def evaluate(self, first: int = 0) -> Generator[pipeline.Batch, None, None]:
+    """Yields the batches of one pass, from its `first` image on, each with a `mask`."""
+    return pipeline.make_evaluation_batches(
+      self.reader,
+      self.transform,
+      batch_size=self.batch_size,
+      limit=self.limit,
+      first=first,
+      loading=self.loading,
+      on_bad=self.bad,
+    )
+
+  def names(self, step: int) -> list[str]:
+    """Names the records in a training step's batch, for messages."""
+    first = step // self.group * self.batch_size
+    return self.reader.names(range(first, first + self.batch_size))
+
+
+def make_loading(config: ml_collections.ConfigDict) -> pipeline.Loading:
+  """Reads how batches are made, and which rows of them are this host's."""
+  import jax  # not where loader processes import this room
+
+  return pipeline.Loading(
+    num_workers=config.data.num_workers,
+    num_threads=config.data.num_threads,
+    read_ahead_batches=config.data.read_ahead_batches,
+    host=jax.process_index(),
+    hosts=jax.process_count(),
+  )

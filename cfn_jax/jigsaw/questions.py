@@ -1,0 +1,115 @@
+"""What a pretext task asks of an image cut into T tiles: rows of tile numbers, and their answers.
+
+A question shows S tiles, those of its row in the row's order; the network names its answer, one of
+K classes. Questions -> a row for each visit (puzzle.py) -> features of the tiles (models/cfn.py) ->
+K logits. NumPy only.
+"""
+
+import dataclasses
+import hashlib
+import math
+
+import numpy as np
+
+PAIRS = ('star', 'all')
+# Where a tile lies around another, (rows down, columns right) by class, in reading order.
+AROUND = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
+ROTATIONS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+  """All questions of a task.
+
+  Attributes:
+    name: the task's.
+    rows: uint8 `[N, S]`, tile numbers in reading order: `question[i] = tiles[row[i]]`.
+    answers: int32 `[N]`, the class of each row.
+    classes: K.
+  """
+
+  name: str
+  rows: np.ndarray
+  answers: np.ndarray
+  classes: int
+
+  def __len__(self) -> int:
+    return len(self.rows)
+
+  @property
+  def shown(self) -> int:
+    """The number S of tiles that a question shows."""
+    return int(self.rows.shape[1])
+
+  @property
+  def chance_accuracy(self) -> float:
+    """The accuracy of the best constant answer."""
+    return float(self._shares().max())
+
+  @property
+  def chance_loss(self) -> float:
+    """The cross-entropy, in nats, of a guess by the share of each class: the answers' entropy."""
+    shares = self._shares()
+    if np.all(shares == shares[0]):
+      return math.log(len(shares))
+    return float(-np.sum(shares * np.log(shares)))
+
+  @property
+  def fingerprint(self) -> str:
+    """Changes with the rows, their order and their answers."""
+    told = f'{self.name} {self.rows.shape} {self.classes} '.encode()
+    digest = hashlib.sha256(told + self.rows.tobytes() + self.answers.tobytes())
+    return digest.hexdigest()[:32]
+
+  def _shares(self) -> np.ndarray:
+    counts = np.bincount(self.answers, minlength=self.classes)
+    return counts[counts > 0] / len(self)
+
+
+def ask_jigsaw(permutations: np.ndarray) -> Questions:
+  """Which permutation shuffled the tiles? Noroozi and Favaro; `permutations` uint8 `[N, T]`."""
+  count = len(permutations)
+  return Questions('jigsaw', permutations, np.arange(count, dtype=np.int32), count)
+
+
+def ask_relative_position(grid: int, pairs: str) -> Questions:
+  """Where does the second tile lie around the first, one of eight places? Doersch et al.
+
+  Rows are (reference, neighbour) by reference, then by class.
+
+  Args:
+    grid: tiles a side.
+    pairs: 'star': the tile in the middle and each tile around it; 'all': every tile and each of its
+      neighbours.
+
+  Raises:
+    ValueError: unknown pairs; a grid without neighbours, or, for the star, without a middle.
+  """
+  if pairs not in PAIRS:
+    raise ValueError(f"pairs = '{pairs}' is unknown: one of {', '.join(PAIRS)}")
+  if grid < 2:
+    raise ValueError(f'puzzle.grid = {grid}: a tile has no neighbours; at least 2')
+  if pairs == 'star' and grid % 2 == 0:
+    raise ValueError(f"puzzle.grid = {grid}: it has no middle tile for pairs = 'star'; take 3 or 5")
+  middle = (grid // 2, grid // 2)
+  references = [middle] if pairs == 'star' else list(np.ndindex(grid, grid))
+  rows, answers = [], []
+  for y, x in references:
+    for answer, (down, right) in enumerate(AROUND):
+      if 0 <= y + down < grid and 0 <= x + right < grid:
+        rows.append((y * grid + x, (y + down) * grid + x + right))
+        answers.append(answer)
+  return Questions(
+    'relative_position', np.array(rows, np.uint8), np.array(answers, np.int32), len(AROUND)
+  )
+
+
+def ask_rotation() -> Questions:
+  """By how many quarter turns, counter-clockwise, is the image rotated? Gidaris et al.
+
+  The tiles are one crop in its four rotations.
+  """
+  numbers = np.arange(ROTATIONS)
+  return Questions(
+    'rotation', numbers[:, None].astype(np.uint8), numbers.astype(np.int32), ROTATIONS
+  )
