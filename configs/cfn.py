@@ -107,10 +107,14 @@ def _paper() -> ml_collections.ConfigDict:
   z.crop_px = 255  # side of the square cut out of it
   z.crop_mode = 'centre'  # 'centre', 'random' (within the central square) or 'whole' (resized)
   z.cell_px = 85  # side of a cell; equal to tile_px: tiles without gaps
+  z.cell_gap_px = 0  # between two cells
   z.tile_px = 64  # side of a tile, the network's input
   z.grid = 3  # cells a side, 2 to 5
   z.grey_fraction = 0.3  # share of the visits that are grey, 0 to 1
+  z.project_fraction = 0.0  # share of the other visits without the green-magenta axis, 0 to 1
+  z.drop_channels = False  # True: each tile keeps one random channel, the others become its mean
   z.channel_shift_px = 2  # colour channels of a tile move by up to this, inside its cell; 0: off
+  z.occluders = 0  # tiles that another example's replace in training, at most; 0: off
   z.normalization = 'tile'  # 'tile', 'channel', 'mean' (no std) or 'global' (one mean and std)
   z.tile_scale = 50.0  # normalised tiles are multiplied by this; goes with model.init
   z.global_mean = (123.0, 117.0, 104.0)  # RGB, 0..255: for 'global'

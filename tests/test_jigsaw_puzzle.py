@@ -389,7 +389,7 @@ def test_gap_and_shift_off_mean_contiguous_tiles_of_the_middle_of_the_crop(cell,
     rng = streams.make_rng(0, position)
     tiles, labels, cut = puzzle.sample_puzzle(image, geometry, permutations, rng)
     assert tiles.shape == (9, cell, cell, 3)
-    whole = puzzle.assemble(puzzle.unshuffle(tiles, permutations[labels[0]]), grid=3)
+    whole = puzzle.assemble(puzzle.unshuffle(tiles, permutations[labels[0]]), columns=3)
     margin = (crop - 3 * cell) // 2
     assert (whole == cut[margin : margin + 3 * cell, margin : margin + 3 * cell]).all()
 
@@ -432,7 +432,7 @@ def test_shift_off_leaves_gaps_and_moves_no_channel():
 
 def test_assemble_leaves_gaps_of_the_fill():
   tiles = np.arange(4, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 2, 3), np.uint8)
-  canvas = puzzle.assemble(tiles, grid=2, gap_px=1, fill=9)
+  canvas = puzzle.assemble(tiles, columns=2, gap_px=1, fill=9)
   assert canvas[..., 0].tolist() == [
     [0, 0, 9, 1, 1],
     [0, 0, 9, 1, 1],

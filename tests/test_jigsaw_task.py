@@ -389,7 +389,7 @@ def test_k_puzzles_score_as_k_puzzles_shuffled_by_hand(config):
   params = pretext.init(0)
   example = pretext.visits(pretext.validation.evaluate(2))
   together = jax.jit(pretext.logits)(params, {name: rows[None] for name, rows in example.items()})
-  permutations = pretext.permutations[example['label']]
+  permutations = pretext.questions.rows[example['label']]
   shuffled = np.stack([example['tiles'][permutation] for permutation in permutations])
   restored = puzzle.unshuffle(shuffled[1], permutations[1])
   assert (restored == example['tiles']).all()

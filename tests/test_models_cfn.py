@@ -212,10 +212,10 @@ def test_permuting_the_tiles_equals_permuting_their_features(tiny):
   assert np.abs(logits[:, 0] - logits[:, 1]).max() > 1e-4  # and the permutation matters
 
 
-def test_permute_tiles_gathers():
+def test_take_tiles_gathers():
   features = np.arange(8).reshape(2, 4, 1)
   permutations = np.array([[[3, 0, 2, 1], [0, 1, 2, 3]], [[1, 2, 3, 0], [2, 2, 2, 2]]])
-  permuted = np.asarray(cfn.permute_tiles(features, permutations))[..., 0]
+  permuted = np.asarray(cfn.take_tiles(features, permutations))[..., 0]
   assert permuted.tolist() == [[[3, 0, 2, 1], [0, 1, 2, 3]], [[5, 6, 7, 4], [6, 6, 6, 6]]]
 
 

@@ -53,7 +53,7 @@ class Solver:
     """Makes what puzzles of some permutations are cut by; tiles stay in reading order."""
     return transform.MakePuzzle(
       geometry=transform.make_geometry(self.own),
-      permutations=shown,
+      rows=shown,
       puzzles=min(puzzles, len(shown)),
       fixed_per_image=0,
       seed=self.own.seed,

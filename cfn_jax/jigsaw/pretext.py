@@ -1,10 +1,11 @@
-"""What the pretext task is made of, read from a config: images, permutation set, network.
+"""What a pretext task is made of, read from a config: images, questions, network.
 
 Paper, sections 3 and 4. Everything is checked here, before any long work.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
-from cfn_jax.jigsaw import transform
+from cfn_jax.jigsaw import questions, transform
 from cfn_jax.models import alexnet, cfn, figures, inputs, trunk
 from cfn_jax.training import task as tasks
 
@@ -52,38 +53,74 @@ def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
   return inputs.InputRecord('rgb', tuple(z.global_mean), (scale,) * 3, kind, std)
 
 
-def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
-  """Makes or reads the permutation set `[N, T]`.
+def make_questions(config: ml_collections.ConfigDict) -> questions.Questions:
+  """Makes the questions of a config's task.
 
   Raises:
-    ValueError: it cannot be had; it is too small for what is drawn from it.
+    ValueError: they cannot be had; there are fewer than are asked of an image.
   """
-  c = config.permutations
-  if c.file:
-    permutations = permutation_sets.load_permutations(c.file, grid=config.puzzle.grid).permutations
+  fixed = 0
+  if config.task == 'rotation':
+    asked = questions.ask_rotation()
+  elif config.task == 'relative_position':
+    asked = questions.ask_relative_position(config.puzzle.grid, config.pairs)
   else:
-    permutations = permutation_sets.make_permutations(
-      c.num,
-      method=c.method,
-      seed=c.seed,
-      grid=config.puzzle.grid,
-      ties=c.ties,
-      mean=c.mean,
-      min_distance=c.min_distance,
-    )
-  count, fixed = len(permutations), c.fixed_per_image
-  k = config.model.permutations_per_pass
+    asked = questions.ask_jigsaw(make_permutation_set(config))
+    fixed = config.permutations.fixed_per_image
+  count, k = len(asked), config.model.permutations_per_pass
   if not 0 <= fixed <= count:
     raise ValueError(
       f'permutations.fixed_per_image = {fixed}: from 0 (all) to the {count} there are'
     )
   together = k * config.data.puzzles_per_image
   if k < 1 or config.data.puzzles_per_image < 1 or together > (fixed or count):
+    what = 'permutations' if asked.name == 'jigsaw' else 'questions'
     raise ValueError(
       f'model.permutations_per_pass = {k} times data.puzzles_per_image = '
-      f'{config.data.puzzles_per_image}: from 1 to the {fixed or count} permutations of an image'
+      f'{config.data.puzzles_per_image}: from 1 to the {fixed or count} {what} of an image'
     )
-  return permutations
+  return asked
+
+
+def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
+  """Makes or reads the permutation set, uint8 `[N, T]`.
+
+  Raises:
+    ValueError: it cannot be had.
+  """
+  c = config.permutations
+  if c.file:
+    return permutation_sets.load_permutations(c.file, grid=config.puzzle.grid).permutations
+  return permutation_sets.make_permutations(
+    c.num,
+    method=c.method,
+    seed=c.seed,
+    grid=config.puzzle.grid,
+    ties=c.ties,
+    mean=c.mean,
+    min_distance=c.min_distance,
+  )
+
+
+def check_occluders(config: ml_collections.ConfigDict, asked: questions.Questions) -> None:
+  """Raises ValueError for occluders that no puzzle, network or batch can have."""
+  most, tiles = config.puzzle.occluders, config.puzzle.grid**2
+  if not most:
+    return
+  told = f'puzzle.occluders = {most}'
+  if not 0 < most < tiles:
+    room = f'from 0 to {tiles - 1} of the {tiles} tiles' if tiles > 1 else '0, there is one tile'
+    raise ValueError(f'{told}: {room}')
+  if config.model.name == 'stacked':
+    raise ValueError(f"{told}: they replace features of single tiles: model.name = 'cfn'")
+  if asked.shown < tiles and config.model.permutations_per_pass == 1:
+    raise ValueError(f'{told}: all tiles are needed: model.permutations_per_pass of 2 or more')
+  if config.batch_size % (2 * config.accumulate_steps):
+    raise ValueError(
+      f'{told}: examples lend each other tiles by twos: batch_size = {config.batch_size}, in '
+      f'accumulate_steps = {config.accumulate_steps}, must be a multiple of '
+      f'{2 * config.accumulate_steps}'
+    )
 
 
 def make_trunk(config: ml_collections.ConfigDict) -> trunk.Trunk:
@@ -99,12 +136,12 @@ def make_trunk(config: ml_collections.ConfigDict) -> trunk.Trunk:
   )
 
 
-def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> alexnet.AlexNet:
+def make_model(config: ml_collections.ConfigDict, classes: int) -> alexnet.AlexNet:
   """Builds the network.
 
   Raises:
     ValueError: an unknown name; tiles too small for the trunk; k > 1 for the stacked network;
-      fewer outputs than permutations.
+      fewer outputs than classes.
   """
   c = config.model
   if c.name not in cfn.NAMES:
@@ -115,17 +152,18 @@ def make_model(config: ml_collections.ConfigDict, num_permutations: int) -> alex
       f'model.permutations_per_pass = {c.permutations_per_pass}: the stacked network sees all '
       'tiles at once, 1 is the only choice'
     )
-  if 0 < c.fc8_features < num_permutations:
+  if 0 < c.fc8_features < classes:
+    what = 'permutations' if config.task == 'jigsaw' else 'classes'
     raise ValueError(
-      f'model.fc8_features = {c.fc8_features}: at least the {num_permutations} permutations, or 0 '
-      'for one output each'
+      f'model.fc8_features = {c.fc8_features}: at least the {classes} {what}, or 0 for one output '
+      'each'
     )
   figures.Initial(c.init, c.order)
   figures.check_input_size(config.puzzle.tile_px, c.stride)
   own = {'fc6_features': c.fc6_features} if c.fc6_features else {}
   network = cfn.Cfn if c.name == 'cfn' else cfn.Stacked
   return network(
-    num_classes=c.fc8_features or num_permutations,
+    num_classes=c.fc8_features or classes,
     trunk=make_trunk(config),
     fc7_features=c.fc7_features,
     dropout=c.dropout,
@@ -160,7 +198,7 @@ class Pretext:
 
   training: pipeline.Reader
   validation: pipeline.Reader
-  permutations: np.ndarray  # uint8 [N, T]
+  questions: questions.Questions
   visits: transform.MakePuzzle
   input: inputs.InputRecord
   model: alexnet.AlexNet
@@ -176,9 +214,9 @@ class Pretext:
     return alexnet.parameter_shapes(self.model, self.input_shape())
 
   def input_shape(self) -> tuple[int, ...]:
-    """Returns the shape of one puzzle's tiles, as a batch of one."""
-    geometry = self.visits.geometry
-    return (1, geometry.tiles, geometry.tile_px, geometry.tile_px, 3)
+    """Returns the shape of the tiles of one question, as a batch of one."""
+    side = self.visits.geometry.tile_px
+    return (1, self.questions.shown, side, side, 3)
 
   @functools.cached_property
   def record(self) -> inputs.InputRecord:
@@ -202,20 +240,45 @@ class Pretext:
     return self.model.trunk.describe() | {'input': self.record.to_json()}
 
   def logits(self, params: Any, batch: tasks.Batch, key: jax.Array | None = None) -> jax.Array:
-    """Returns logits `[B, N]`, or `[B, k, N]`, of a batch; with a key, dropout is on.
+    """Returns logits `[B, K]`, or `[B, k, K]`, of a batch; with a key, of training.
 
-    With `model.fc8_features` there may be more of them than permutations; no label names the rest.
+    With `model.fc8_features` there may be more of them than classes; no answer names the rest. In
+    training dropout is on, and tiles are occluded.
     """
-    arguments = [self.input.prepare(batch['tiles'])]
-    if self.visits.puzzles > 1:
-      arguments.append(jnp.asarray(self.permutations, jnp.int32)[batch['label']])  # [B, k, T]
-    rngs = {} if key is None else {'dropout': key}
-    logits: Any = self.model.apply({'params': params}, *arguments, train=key is not None, rngs=rngs)
+    tiles, label = self.input.prepare(batch['tiles']), batch['label']
+    rows = jnp.asarray(self.questions.rows, jnp.int32)[label]  # [B, k, S]
+    arguments: dict[str, Any] = {'rows': rows} if self.visits.puzzles > 1 else {}
+    if key is not None:
+      arguments |= {'train': True, 'rngs': {'dropout': key}}
+      if self.visits.occluders:
+        arguments |= self._occlude(batch['occluders'], rows)
+    logits: Any = self.model.apply({'params': params}, tiles, **arguments)
     return logits
+
+  def _occlude(self, occluders: jax.Array, rows: jax.Array) -> dict[str, jax.Array]:
+    """Returns the arguments that occlude tiles, which stand shuffled where k = 1."""
+    if self.visits.puzzles > 1:
+      return {'occluders': occluders}
+    # A puzzle's place shows the tile of its row: occluders are of tiles, and come from tiles.
+    places = jnp.argsort(rows, axis=-1)  # [B, T]: where each tile stands
+    others = places.reshape(-1, 2, places.shape[-1])[:, ::-1].reshape(places.shape)
+    wanted = jnp.take_along_axis(occluders.astype(jnp.int32), rows, axis=1)  # by place
+    found = jnp.take_along_axis(others, jnp.maximum(wanted, 0), axis=1)
+    return {'occluders': jnp.where(wanted >= 0, found, -1)}
+
+  def ask_all_pairs(self) -> 'Pretext':
+    """Returns the task that asks each image where all neighbours of all its tiles lie."""
+    every = questions.ask_relative_position(self.visits.geometry.grid, 'all')
+    visits = dataclasses.replace(self.visits, rows=every.rows, puzzles=len(every), occluders=0)
+    return dataclasses.replace(self, questions=every, visits=visits)
+
+  def answers(self, label: jax.Array) -> jax.Array:
+    """Returns the classes that answer questions, by their numbers."""
+    return jnp.asarray(self.questions.answers)[label]
 
 
 def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -> Pretext:
-  """Opens the data, makes the set and the network; reads no image.
+  """Opens the data, makes the questions and the network; reads no image.
 
   Args:
     evaluated: there must be validation images.
@@ -223,36 +286,51 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
   Raises:
     ValueError: what is wrong in the config or with the data, and what would be right.
   """
+
+  def open_readers() -> tuple[pipeline.Reader, pipeline.Reader]:
+    training, validation = open_data(config)
+    if evaluated and not len(validation):
+      raise ValueError(
+        f'none of the {len(training)} images is held out for validation: name a second folder as '
+        f'data.val_root, or raise data.val_fraction above {config.data.val_fraction}'
+      )
+    # The decoder may halve a photograph that is larger than the puzzle needs.
+    whole = config.puzzle.crop_mode == 'whole'
+    read = functools.partial(
+      pipeline.Reader,
+      seed=config.seed,
+      min_side_px=config.puzzle.crop_px if whole else config.puzzle.resize_px,
+      on_bad_image=config.data.on_bad_image,
+    )
+    return read(training), read(validation)
+
+  return make_pretext(config, open_readers)
+
+
+def make_pretext(
+  config: ml_collections.ConfigDict,
+  open_readers: Callable[[], tuple[pipeline.Reader, pipeline.Reader]],
+) -> Pretext:
+  """Makes the questions and the network of a config, then opens its images; see `open_pretext`."""
   fields.check_numbers(config)
   geometry = transform.make_geometry(config)
   record = make_input(config)
-  permutations = make_permutation_set(config)
-  model = make_model(config, len(permutations))
-  training, validation = open_data(config)
-  if evaluated and not len(validation):
-    raise ValueError(
-      f'none of the {len(training)} images is held out for validation: name a second folder as '
-      f'data.val_root, or raise data.val_fraction above {config.data.val_fraction}'
-    )
-  # The decoder may halve a photograph that is larger than the puzzle needs.
-  whole = config.puzzle.crop_mode == 'whole'
-  read = functools.partial(
-    pipeline.Reader,
-    seed=config.seed,
-    min_side_px=config.puzzle.crop_px if whole else config.puzzle.resize_px,
-    on_bad_image=config.data.on_bad_image,
-  )
+  asked = make_questions(config)
+  check_occluders(config, asked)
+  model = make_model(config, asked.classes)
+  training, validation = open_readers()
   visits = transform.MakePuzzle(
     geometry=geometry,
-    permutations=permutations,
+    rows=asked.rows,
     puzzles=config.model.permutations_per_pass,
-    fixed_per_image=config.permutations.fixed_per_image,
+    fixed_per_image=config.permutations.fixed_per_image if asked.name == 'jigsaw' else 0,
     seed=config.seed,
+    occluders=config.puzzle.occluders,
   )
   return Pretext(
-    training=read(training),
-    validation=read(validation),
-    permutations=permutations,
+    training=training,
+    validation=validation,
+    questions=asked,
     visits=visits,
     input=record,
     model=model,

@@ -1,9 +1,9 @@
-"""From a photograph to a jigsaw puzzle: crop, grey, tiles with gaps, channel shifts, shuffle.
+"""From a photograph to a question about its tiles: crop, colours, tiles with gaps, channel shifts.
 
 Paper, section 4 (the puzzle) and section 4.2 (what keeps the network from shortcuts). NumPy, with
-OpenCV to resample and to grey; a pure function of image, permutations and generator. Loader
-processes run it, so it imports no JAX. Law: `puzzle[i] = tiles[permutation[i]]`, zero-based, tiles
-in reading order.
+OpenCV to resample and to grey; a pure function of image, rows and generator. Loader processes run
+it, so it imports no JAX. Law: `puzzle[i] = tiles[row[i]]`, zero-based, tiles in reading order; a
+jigsaw's row is a permutation.
 """
 
 import dataclasses
@@ -16,6 +16,11 @@ import numpy as np
 cv2.setNumThreads(1)  # images are spread over processes; threads within one would only contend
 
 CROP_MODES = ('centre', 'random', 'whole')
+ROTATIONS = 4
+# Takes green against magenta, (-1, 2, -1), out of a colour (R, G, B).
+_PROJECTION = (
+  np.eye(3, dtype=np.float32) - np.outer((-1, 2, -1), (-1, 2, -1)).astype(np.float32) / 6
+)
 RULES = 2  # changes when the same image, geometry and draws give other tiles
 
 
@@ -31,9 +36,13 @@ class Geometry:
     cell_px: side of a cell; `grid` x `grid` cells lie in the middle of the crop.
     tile_px: side of a tile, drawn somewhere inside its cell. `cell_px = tile_px`: no gaps.
     grid: cells a side.
+    cell_gap_px: between two cells.
     grey_fraction: share of the visits at which the whole puzzle is grey, 0..1.
+    project_fraction: share of the other visits at which colour loses its green-magenta axis.
+    drop_channels: each tile keeps one random channel; the others become its mean, dithered.
     channel_shift_px: each channel of each tile moves by up to this on each axis, never in a grey
       image and never out of its cell; without gaps never out of the crop. 0: off.
+    turned: the tiles are the only cell's, in its four rotations.
   """
 
   resize_px: int
@@ -44,10 +53,23 @@ class Geometry:
   grid: int
   grey_fraction: float
   channel_shift_px: int
+  cell_gap_px: int = 0
+  project_fraction: float = 0.0
+  drop_channels: bool = False
+  turned: bool = False
 
   def __post_init__(self) -> None:
     checks = (
-      (self.grid >= 2, f'puzzle.grid = {self.grid}: a puzzle needs at least 2 x 2 cells'),
+      (
+        self.grid >= 2 or self.turned,
+        f'puzzle.grid = {self.grid}: a puzzle needs at least 2 x 2 cells',
+      ),
+      (
+        not self.turned or (self.grid == 1 and self.cell_px == self.tile_px),
+        f'puzzle.grid = {self.grid}, puzzle.cell_px = {self.cell_px}, puzzle.tile_px = '
+        f'{self.tile_px}: rotations are of one tile without a gap: grid 1, cell_px = tile_px',
+      ),
+      (self.cell_gap_px >= 0, f'puzzle.cell_gap_px = {self.cell_gap_px}: 0 or more'),
       (self.tile_px >= 1, f'puzzle.tile_px = {self.tile_px}: at least 1'),
       (
         self.tile_px <= self.cell_px,
@@ -55,9 +77,9 @@ class Geometry:
         f'puzzle.cell_px = {self.cell_px}',
       ),
       (
-        self.grid * self.cell_px <= self.crop_px,
+        self.extent_px <= self.crop_px,
         f'{self.grid} cells of puzzle.cell_px = {self.cell_px} need a crop of '
-        f'{self.grid * self.cell_px} px: puzzle.crop_px = {self.crop_px} is smaller',
+        f'{self.extent_px} px: puzzle.crop_px = {self.crop_px} is smaller',
       ),
       (
         self.crop_mode in CROP_MODES,
@@ -69,6 +91,10 @@ class Geometry:
         f'puzzle.resize_px = {self.resize_px}',
       ),
       (0 <= self.grey_fraction <= 1, f'puzzle.grey_fraction = {self.grey_fraction}: from 0 to 1'),
+      (
+        0 <= self.project_fraction <= 1,
+        f'puzzle.project_fraction = {self.project_fraction}: from 0 to 1',
+      ),
       (self.channel_shift_px >= 0, f'puzzle.channel_shift_px = {self.channel_shift_px}: 0 or more'),
     )
     for holds, message in checks:
@@ -78,27 +104,37 @@ class Geometry:
   @property
   def tiles(self) -> int:
     """The number of tiles T."""
-    return self.grid**2
+    return ROTATIONS if self.turned else self.grid**2
+
+  @property
+  def pitch_px(self) -> int:
+    """The distance between the corners of two neighbouring cells."""
+    return self.cell_px + self.cell_gap_px
+
+  @property
+  def extent_px(self) -> int:
+    """The side of the square that all cells fill, with the gaps between them."""
+    return self.grid * self.pitch_px - self.cell_gap_px
 
   @property
   def largest_shift_px(self) -> int:
-    """The largest channel shift that is drawn: a gap smaller than the shift limits it."""
-    spare = self.cell_px - self.tile_px
-    return min(self.channel_shift_px, spare) if spare else self.channel_shift_px
+    """The largest channel shift that is drawn: the room in the cell, or the crop, limits it."""
+    spare = self.cell_px - self.tile_px or self.crop_px - self.tile_px
+    return min(self.channel_shift_px, spare)
 
 
 class Puzzle(NamedTuple):
   """A puzzle and what it was made of."""
 
-  tiles: np.ndarray  # uint8 [T, h, w, 3]: shuffled by the one permutation, or in reading order
-  labels: np.ndarray  # int32 [k]: the rows of the permutation set
+  tiles: np.ndarray  # uint8 [S, h, w, 3]: those of the one row; or all T, in reading order
+  labels: np.ndarray  # int32 [k]: the numbers of the rows
   crop: np.ndarray  # uint8 [crop_px, crop_px, 3]: after greying
 
 
 def sample_puzzle(
   image: np.ndarray,
   geometry: Geometry,
-  permutations: np.ndarray,
+  rows: np.ndarray,
   rng: np.random.Generator,
   *,
   puzzles: int = 1,
@@ -109,12 +145,12 @@ def sample_puzzle(
 
   Args:
     image: uint8 `[H, W, 3]` RGB.
-    permutations: `[N, T]`, zero-based.
-    puzzles: permutations to draw, without replacement. With 1 the tiles are shuffled by it; with
-      more they stay in reading order, and the network permutes their features.
-    allowed: the rows of the set to draw from; all of them by default.
+    rows: `[N, S]`, the tiles that each question shows, zero-based: a jigsaw's permutations.
+    puzzles: rows to draw, without replacement. With 1 the tiles are those of the row; with more
+      all stay in reading order, and the network takes their features by the rows.
+    allowed: the rows to draw from; all of them by default.
     labels: the rows to show, instead of drawing them: int32 `[k]`.
-    rng: decides, in this order: grey, crop, permutations, tile offsets, channel shifts.
+    rng: decides, in this order: grey, crop, rows, colours, tile offsets, channel shifts.
 
   Raises:
     ValueError: the image is not uint8 `[H, W, 3]`.
@@ -125,12 +161,14 @@ def sample_puzzle(
   greyed = bool(rng.random() < geometry.grey_fraction)
   crop = sample_crop(image, geometry, rng)
   if labels is None:
-    labels = sample_labels(len(permutations), rng, puzzles=puzzles, allowed=allowed)
+    labels = sample_labels(len(rows), rng, puzzles=puzzles, allowed=allowed)
   if greyed:
     crop = make_grey(crop)
+  elif geometry.project_fraction and rng.random() < geometry.project_fraction:
+    crop = project_colour(crop)
   shift = 0 if greyed or is_grey(crop) else geometry.channel_shift_px
-  permutation = permutations[labels[0]] if len(labels) == 1 else None
-  tiles = sample_tiles(crop, geometry, rng, channel_shift_px=shift, permutation=permutation)
+  row = rows[labels[0]] if len(labels) == 1 else None
+  tiles = sample_tiles(crop, geometry, rng, channel_shift_px=shift, row=row)
   return Puzzle(tiles, labels, crop)
 
 
@@ -174,21 +212,22 @@ def sample_tiles(
   rng: np.random.Generator,
   *,
   channel_shift_px: int,
-  permutation: np.ndarray | None = None,
+  row: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Cuts one tile out of each cell: uint8 `[T, h, w, 3]`.
+  """Cuts one tile out of each cell that a row names, by default of all: uint8 `[S, h, w, 3]`.
 
   A tile's offset is uniform on 0 .. cell - tile; each channel's shift is uniform on those of
   -shift .. shift that keep its window inside the cell, so that every channel shows real pixels of
   its own cell and all shifts occur. Without gaps (`cell_px = tile_px`) no shift stays inside the
-  cell: the window stays inside the crop instead. Tile i is that of cell `permutation[i]`, by
-  default in reading order.
+  cell: the window stays inside the crop instead. Tile i is that of cell `row[i]`, by default in
+  reading order.
   """
   grid, cell, tile = geometry.grid, geometry.cell_px, geometry.tile_px
   spare = cell - tile
   sides = np.array(crop.shape[:2])
-  places = np.stack(np.divmod(np.arange(geometry.tiles), grid), axis=-1)  # [T, (row, column)]
-  cells = (sides - grid * cell) // 2 + places[:, None] * cell  # [T, 1, (y, x)]: their corners
+  places = np.stack(np.divmod(np.arange(grid**2), grid), axis=-1)  # [cells, (row, column)]
+  corner = (sides - geometry.extent_px) // 2
+  cells = corner + places[:, None] * geometry.pitch_px  # [cells, 1, (y, x)]: their corners
   corners = cells + rng.integers(0, spare + 1, size=cells.shape)
   if channel_shift_px:
     # Deviation: channel shifts at a cell's edge: only those that stay inside the cell are drawn,
@@ -196,10 +235,10 @@ def sample_tiles(
     first, last = (cells, cells + spare) if spare else (0, sides - tile)
     low = -np.minimum(corners - first, channel_shift_px)
     choices = np.minimum(last - corners, channel_shift_px) - low + 1
-    corners = corners + low + (rng.random((geometry.tiles, 3, 2)) * choices).astype(np.int64)
-  if permutation is not None:
-    corners = corners[permutation]
-  tiles = np.empty((geometry.tiles, tile, tile, 3), np.uint8)
+    corners = corners + low + (rng.random((grid**2, 3, 2)) * choices).astype(np.int64)
+  if row is not None and not geometry.turned:
+    corners = corners[row]
+  tiles = np.empty((len(corners), tile, tile, 3), np.uint8)
   for cut, channels in zip(tiles, corners.tolist()):
     if len(channels) == 1:
       y, x = channels[0]
@@ -207,12 +246,40 @@ def sample_tiles(
     else:
       for c, (y, x) in enumerate(channels):
         cut[:, :, c] = crop[y : y + tile, x : x + tile, c]
+  if geometry.drop_channels:
+    drop_channels(tiles, rng)
+  if geometry.turned:
+    tiles = np.stack([np.rot90(tiles[0], turns) for turns in range(ROTATIONS)])
+    return tiles if row is None else tiles[row]
   return tiles
 
 
 def make_grey(image: np.ndarray) -> np.ndarray:
   """Replaces colour by luma (Rec. 601) in all three channels."""
   return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+
+
+def project_colour(image: np.ndarray) -> np.ndarray:
+  """Takes the green-magenta axis out of an image: uint8 `[H, W, 3]`; values are cut to 0..255.
+
+  Doersch et al.'s projection, I - aa' / aa' with a = (-1, 2, -1): lateral chromatic aberration
+  moves green against red and blue.
+  """
+  return np.rint(image @ _PROJECTION).clip(0, 255).astype(np.uint8)
+
+
+def drop_channels(tiles: np.ndarray, rng: np.random.Generator) -> None:
+  """Leaves one random channel in each tile uint8 `[S, h, w, 3]`; the others get its mean, in place.
+
+  The mean is dithered by less than a level, so that no tile has a flat channel. Doersch et al. take
+  the mean off and fill the other channels with noise of that size.
+  """
+  kept = rng.integers(3, size=len(tiles))
+  noise = rng.random(tiles.shape, np.float32)
+  for tile, channel, dither in zip(tiles, kept, noise):
+    own = tile[:, :, channel].copy()
+    tile[...] = own.mean() + dither
+    tile[:, :, channel] = own
 
 
 def is_grey(image: np.ndarray) -> bool:
@@ -224,13 +291,14 @@ def is_grey(image: np.ndarray) -> bool:
   return True
 
 
-def assemble(tiles: np.ndarray, *, grid: int, gap_px: int = 0, fill: int = 255) -> np.ndarray:
+def assemble(tiles: np.ndarray, *, columns: int, gap_px: int = 0, fill: int = 255) -> np.ndarray:
   """Lays tiles `[T, h, w, C]` out in reading order, `gap_px` apart: `[H, W, C]`."""
-  _, height, width, channels = tiles.shape
-  sides = (grid * height + (grid - 1) * gap_px, grid * width + (grid - 1) * gap_px, channels)
+  count, height, width, channels = tiles.shape
+  rows = -(-count // columns)
+  sides = (rows * (height + gap_px) - gap_px, columns * (width + gap_px) - gap_px, channels)
   canvas = np.full(sides, fill, tiles.dtype)
   for t, tile in enumerate(tiles):
-    y, x = t // grid * (height + gap_px), t % grid * (width + gap_px)
+    y, x = t // columns * (height + gap_px), t % columns * (width + gap_px)
     canvas[y : y + height, x : x + width] = tile
   return canvas
 

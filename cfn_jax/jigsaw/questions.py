@@ -8,6 +8,7 @@ K logits. NumPy only.
 import dataclasses
 import hashlib
 import math
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,11 @@ class Questions:
     return int(self.rows.shape[1])
 
   @property
+  def plural(self) -> str:
+    """What people call them."""
+    return 'puzzles' if self.name == 'jigsaw' else 'questions'
+
+  @property
   def chance_accuracy(self) -> float:
     """The accuracy of the best constant answer."""
     return float(self._shares().max())
@@ -60,6 +66,15 @@ class Questions:
     told = f'{self.name} {self.rows.shape} {self.classes} '.encode()
     digest = hashlib.sha256(told + self.rows.tobytes() + self.answers.tobytes())
     return digest.hexdigest()[:32]
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the questions as plain values, for whoever uses the network elsewhere."""
+    return {
+      'task': self.name,
+      'rows': self.rows.tolist(),
+      'answers': self.answers.tolist(),
+      'classes': self.classes,
+    }
 
   def _shares(self) -> np.ndarray:
     counts = np.bincount(self.answers, minlength=self.classes)

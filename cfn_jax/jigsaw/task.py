@@ -1,7 +1,8 @@
-"""The pretext task: which permutation shuffled the tiles? Handed to the one training loop.
+"""The pretext tasks, handed to the one training loop: questions about the tiles of an image.
 
-Paper, sections 3 and 4. Closes over what pretext.py reads from the config, and hands the loop what
-`training/task.py` asks for.
+Paper, sections 3 and 4: which permutation shuffled the tiles? And its rivals, see questions.py.
+Closes over what pretext.py reads from the config, and hands the loop what `training/task.py` asks
+for.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from cfn_jax import terminal
 from cfn_jax.data import feed
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.jigsaw import puzzle, solving
+from cfn_jax.jigsaw import puzzle, questions, solving
 from cfn_jax.models import alexnet
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.training import loop, metrics, optimizer, step_folders
@@ -48,7 +49,7 @@ def execute(
     task = start_from(config, pretext, task, workdir)
   figures = loop.run(task, config, workdir)
   if not jax.process_index():
-    say_closing(figures, workdir)
+    say_closing(figures, workdir, pretext.questions.plural)
   return figures
 
 
@@ -70,8 +71,8 @@ def start_from(
   return dataclasses.replace(task, init=lambda _: params, summary=summary)
 
 
-def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path) -> None:
-  """Prints the figures with which a run ended, and those of its best evaluation."""
+def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path, what: str) -> None:
+  """Prints the figures with which a run ended, and those of its best evaluation, of `what`."""
   rows = [row for row in metrics.read_rows(workdir / 'metrics.jsonl') if 'val_accuracy' in row]
   if not figures:
     terminal.say(f'{workdir}: the run is finished; more steps continue it')
@@ -82,14 +83,14 @@ def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path) -> None:
     low, high = row['val_accuracy_low'], row['val_accuracy_high']
     terminal.say(
       f'{name} at step {row["step"]:,}: validation accuracy {row["val_accuracy"]:.2%} (95 % '
-      f'interval {low:.2%} to {high:.2%}), loss {row["val_loss"]:.3f}, {row["val_count"]:,} puzzles'
+      f'interval {low:.2%} to {high:.2%}), loss {row["val_loss"]:.3f}, {row["val_count"]:,} {what}'
     )
   terminal.say(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}')
 
 
 def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> tasks.Task:
   """Builds what the training loop needs."""
-  chance, loading = math.log(len(pretext.permutations)), feed.make_loading(config)
+  loading, asked = feed.make_loading(config), pretext.questions
   training = feed.Feed(
     pretext.training, pretext.visits, loading, config.batch_size, group=pretext.group
   )
@@ -101,49 +102,76 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     limit=pretext.val_max_images,
   )
 
+  evaluations = {
+    'val': make_evaluation(
+      pretext, validation.evaluate, bits=asked.name == 'jigsaw' and config.eval_bits
+    )
+  }
+  if asked.name == 'relative_position' and config.pairs == 'star':
+    every = pretext.ask_all_pairs()
+    seen = dataclasses.replace(validation, transform=every.visits)
+    evaluations['all_pairs'] = make_evaluation(every, seen.evaluate, name='val_all_pairs')
+
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
-    sums = _score(pretext.logits(params, batch, key), batch['label'], jnp.ones(()))
+    answers = pretext.answers(batch['label'])
+    sums = _score(pretext.logits(params, batch, key), answers, jnp.ones(()))
     return sums['loss'] / sums['count'], sums
 
   def record(workdir: pathlib.Path) -> None:
     if loading.host == 0:
-      permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.permutations)
+      if asked.name == 'jigsaw':
+        permutation_sets.save_permutations(workdir / 'permutations.npy', asked.rows)
+      else:
+        metrics.write_json(workdir / 'questions.json', asked.to_json())
       metrics.write_json(workdir / 'config.json', config.to_dict())
     training.bad.open(workdir)
     validation.bad.open(workdir)
 
   return tasks.Task(
-    name='jigsaw',
+    name=asked.name,
     init=pretext.init,
     loss=loss,
     totals=('loss', 'correct', 'count'),
     report=metrics.report_training,
     train_batches=training.train,
     records=training.names,
-    evaluations={'val': make_evaluation(pretext, validation.evaluate, bits=config.eval_bits)},
+    evaluations=evaluations,
     best='val_accuracy',
     labels=optimizer.label_parameters,
-    examples={'puzzles': config.batch_size * pretext.visits.puzzles, 'images': config.batch_size},
+    examples={
+      asked.plural: config.batch_size * pretext.visits.puzzles,
+      'images': config.batch_size,
+    },
     fingerprint=make_fingerprint(config, pretext),
     summary=summarize(config, pretext),
-    chance_loss=chance,
+    chance_loss=asked.chance_loss,
     record=record,
-    pictures=run_pictures.make_pictures(pretext, chance_loss=chance),
+    pictures=run_pictures.make_pictures(pretext),
+    pairs=config.puzzle.occluders > 0,
     end_pictures=run_pictures.END,
     meta={'network': pretext.describe()},
   )
 
 
 def make_evaluation(
-  pretext: pretexts.Pretext, batches: Callable[[], tasks.Batches], *, bits: bool
+  pretext: pretexts.Pretext,
+  batches: Callable[[], tasks.Batches],
+  *,
+  bits: bool = False,
+  name: str = 'val',
 ) -> tasks.Evaluation | tasks.RowEvaluation:
-  """Builds the pass over the validation puzzles; `bits`: with bits and single tiles too."""
+  """Builds the pass over the validation images.
+
+  Args:
+    bits: of jigsaws, with bits and single tiles too.
+    name: begins the figures' names.
+  """
 
   def predict(params: Any, batch: tasks.Batch) -> tuple[jax.Array, jax.Array]:
-    logits, labels = pretext.logits(params, batch), batch['label']
+    logits, answers = pretext.logits(params, batch), pretext.answers(batch['label'])
     if pretext.visits.puzzles == 1:
-      return logits[:, None], labels[:, None]
-    return logits, labels  # [B, k, N], [B, k]
+      return logits[:, None], answers[:, None]
+    return logits, answers  # [B, k, K], [B, k]
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     (logits, labels), mask = predict(params, batch), batch['mask']
@@ -156,7 +184,7 @@ def make_evaluation(
 
   def measure_rows(params: Any, batch: tasks.Batch) -> tasks.Totals:
     logits, labels = predict(params, batch)
-    cells = solving.make_positions(pretext.permutations)  # [N, T, T]
+    cells = solving.make_positions(pretext.questions.rows)  # [N, T, T]
     chances = jax.nn.softmax(logits[..., : len(cells)])
     return {
       'label': labels,
@@ -166,22 +194,31 @@ def make_evaluation(
     }
 
   if not bits:
-    return tasks.Evaluation(batches, measure, _report_validation)
-  report = functools.partial(_report_rows, pretext.permutations)
+    return tasks.Evaluation(batches, measure, functools.partial(_report_validation, name))
+  report = functools.partial(_report_rows, pretext.questions.rows)
   return tasks.RowEvaluation(batches, measure_rows, report)
 
 
 def make_fingerprint(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext
 ) -> dict[str, Any]:
-  """Returns what a run may not change: the puzzles that it sees and the network that sees them."""
+  """Returns what a run may not change: the questions that it asks and the network that answers."""
+  asked = pretext.questions
+  own = (
+    {
+      'permutation set': permutation_sets.fingerprint(asked.rows),
+      'permutations.fixed_per_image': config.permutations.fixed_per_image,
+    }
+    if asked.name == 'jigsaw'
+    else {'questions': asked.fingerprint}
+  )
   return {
+    'task': asked.name,
+    **own,
     'seed': config.seed,
     'batch_size': config.batch_size,
     'training images': pretext.training.source.fingerprint,
     'validation images': pretext.validation.source.fingerprint,
-    'permutation set': permutation_sets.fingerprint(pretext.permutations),
-    'permutations.fixed_per_image': config.permutations.fixed_per_image,
     'puzzle rules': puzzle.RULES,
     'data.puzzles_per_image': config.data.puzzles_per_image,
     'data.on_bad_image': config.data.on_bad_image,
@@ -194,8 +231,7 @@ def summarize(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext
 ) -> list[tuple[str, str]]:
   """Returns the task's rows of the start-up summary."""
-  permutations = permutation_sets.summarize(pretext.permutations)
-  images, count = len(pretext.training.source), len(pretext.permutations)
+  asked, images = pretext.questions, len(pretext.training.source)
   visits = config.num_steps * config.batch_size
   puzzles = pretext.visits.puzzles
   geometry = pretext.visits.geometry
@@ -204,25 +240,21 @@ def summarize(
     ('validation', pretext.validation.source.description),
     (
       'puzzle',
-      f'{geometry.grid} x {geometry.grid} tiles of {geometry.tile_px} px in cells of '
-      f'{geometry.cell_px} px, crop {geometry.crop_px} px ({geometry.crop_mode}), grey '
-      f'{geometry.grey_fraction:.0%}, channel shift {geometry.largest_shift_px} px',
+      f'{describe_tiles(geometry)}, crop {geometry.crop_px} px ({geometry.crop_mode}), grey '
+      f'{geometry.grey_fraction:.0%}, channel shift {geometry.largest_shift_px} px'
+      + (f', up to {pretext.visits.occluders} occluders' if pretext.visits.occluders else ''),
     ),
-    (
-      'permutations',
-      f'{count}, Hamming distance mean {permutations.mean_hamming:.3f} (at most '
-      f'{permutations.largest_mean:.3f}), minimum {permutations.min_hamming}',
-    ),
+    describe_questions(asked),
     (
       'network',
       f'{config.model.name}, {alexnet.count_parameters(pretext.shapes()):,} parameters, '
       f'{config.compute_dtype}',
     ),
-    ('chance', f'accuracy {1 / count:.2%}, loss ln {count} = {math.log(count):.3f}'),
+    ('chance', f'accuracy {asked.chance_accuracy:.2%}, loss {describe_chance(asked)}'),
     (
       'run',
       f'{config.num_steps:,} steps of {config.batch_size} images, {visits / images:,.1f} epochs, '
-      f'{visits * puzzles / images:,.0f} puzzles an image',
+      f'{visits * puzzles / images:,.0f} {asked.plural} an image',
     ),
   ]
   if images < config.batch_size:
@@ -232,8 +264,38 @@ def summarize(
   return rows
 
 
+def describe_tiles(geometry: puzzle.Geometry) -> str:
+  """Says in words what is cut out of a crop."""
+  if geometry.turned:
+    return f'{geometry.tiles} rotations of a tile of {geometry.tile_px} px'
+  gap = f', {geometry.cell_gap_px} px apart' if geometry.cell_gap_px else ''
+  return (
+    f'{geometry.grid} x {geometry.grid} tiles of {geometry.tile_px} px in cells of '
+    f'{geometry.cell_px} px{gap}'
+  )
+
+
+def describe_questions(asked: questions.Questions) -> tuple[str, str]:
+  """Returns the row of the summary about the questions."""
+  if asked.name != 'jigsaw':
+    tiles = f'{asked.shown} tile{"s" if asked.shown > 1 else ""}'
+    return 'questions', f'{len(asked)}, each of {tiles}, {asked.classes} answers'
+  found = permutation_sets.summarize(asked.rows)
+  return (
+    'permutations',
+    f'{len(asked)}, Hamming distance mean {found.mean_hamming:.3f} (at most '
+    f'{found.largest_mean:.3f}), minimum {found.min_hamming}',
+  )
+
+
+def describe_chance(asked: questions.Questions) -> str:
+  """Writes the loss of a guess, with the logarithm that it is where all answers are as likely."""
+  equal = math.isclose(asked.chance_loss, math.log(asked.classes))
+  return f'{f"ln {asked.classes} = " if equal else ""}{asked.chance_loss:.3f}'
+
+
 def _score(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> tasks.Totals:
-  """Sums cross-entropy, right answers and puzzles where the mask is 1."""
+  """Sums cross-entropy, right answers and questions where the mask is 1."""
   losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   correct = jnp.argmax(logits, axis=-1) == labels
   mask = jnp.broadcast_to(mask, losses.shape)
@@ -244,15 +306,15 @@ def _score(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> tasks.Total
   }
 
 
-def _report_validation(sums: Mapping[str, float]) -> dict[str, float]:
-  # Puzzles of one image are right or wrong together: the image is the independent unit.
+def _report_validation(name: str, sums: Mapping[str, float]) -> dict[str, float]:
+  # Questions of one image are right or wrong together: the image is the independent unit.
   low, high = metrics.confidence_interval(sums['images'], sums['shares'], sums['squares'])
   return {
-    'val_loss': sums['loss'] / sums['count'],
-    'val_accuracy': sums['correct'] / sums['count'],
-    'val_accuracy_low': low,
-    'val_accuracy_high': high,
-    'val_count': round(sums['count']),
+    f'{name}_loss': sums['loss'] / sums['count'],
+    f'{name}_accuracy': sums['correct'] / sums['count'],
+    f'{name}_accuracy_low': low,
+    f'{name}_accuracy_high': high,
+    f'{name}_count': round(sums['count']),
   }
 
 
@@ -260,6 +322,7 @@ def _report_rows(permutations: np.ndarray, rows: Mapping[str, np.ndarray]) -> di
   """Returns the same figures of rows `[images, k]`, and bits and the share of tiles put right."""
   shares = rows['correct'].mean(axis=1)
   figures = _report_validation(
+    'val',
     {
       'loss': float(np.sum(rows['loss'], dtype=np.float64)),
       'correct': float(np.sum(rows['correct'])),
@@ -267,7 +330,7 @@ def _report_rows(permutations: np.ndarray, rows: Mapping[str, np.ndarray]) -> di
       'images': float(len(shares)),
       'shares': float(np.sum(shares)),
       'squares': float(np.sum(np.square(shares))),
-    }
+    },
   )
   positions = rows['positions'].reshape(-1, *rows['positions'].shape[2:])
   tiles = math.nan

@@ -1,4 +1,4 @@
-"""What loader processes make of a visit to an image: a puzzle. No JAX: it is unpickled there."""
+"""What loader processes make of a visit to an image: tiles. No JAX: it is unpickled there."""
 
 import dataclasses
 
@@ -26,6 +26,10 @@ def make_geometry(config: ml_collections.ConfigDict) -> puzzle.Geometry:
     grid=config.puzzle.grid,
     grey_fraction=config.puzzle.grey_fraction,
     channel_shift_px=config.puzzle.channel_shift_px,
+    cell_gap_px=config.puzzle.cell_gap_px,
+    project_fraction=config.puzzle.project_fraction,
+    drop_channels=config.puzzle.drop_channels,
+    turned=config.task == 'rotation',
   )
 
 
@@ -34,24 +38,30 @@ class MakePuzzle:
   """The transform that loader processes run: a visit to an image becomes tiles and labels.
 
   Attributes:
-    puzzles: k, permutations of each example; with more than one, tiles stay in reading order.
-    fixed_per_image: rows of the set that an image sees, always the same; 0: all.
+    rows: uint8 `[N, S]`, the tiles of each question.
+    puzzles: k, questions of each example; with more than one, tiles stay in reading order.
+    fixed_per_image: rows that an image sees, always the same; 0: all.
     seed: draws those.
+    occluders: tiles of an example that another one may replace, at most.
   """
 
   geometry: puzzle.Geometry
-  permutations: np.ndarray
+  rows: np.ndarray
   puzzles: int
   fixed_per_image: int
   seed: int
+  occluders: int = 0
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
-    """Returns `tiles` uint8 `[T, h, w, 3]` and `label` int32 `[]`, or `[k]` for k puzzles."""
-    return self._arrays(self.sample(visit))
+    """Returns `tiles` uint8 `[S, h, w, 3]` and `label` int32 `[]`, or `[T, h, w, 3]` and `[k]`.
+
+    With occluders also `occluders` int8 `[T]`, see `draw_occluders`.
+    """
+    return self._arrays(self.sample(visit), visit)
 
   def group(self, visit: pipeline.Visit, count: int) -> list[pipeline.Batch]:
-    """Returns `count` examples of one visit, all with different permutations."""
-    return [self._arrays(self.sample(visit, row)) for row in self._draw_group(visit, count)]
+    """Returns `count` examples of one visit, all with different rows."""
+    return [self._arrays(self.sample(visit, row), visit) for row in self._draw_group(visit, count)]
 
   def first_of_group(self, visit: pipeline.Visit, count: int) -> puzzle.Puzzle:
     """Returns the first of the puzzles of `group`, with its crop; `count` 1: the only one."""
@@ -61,7 +71,7 @@ class MakePuzzle:
 
   def _draw_group(self, visit: pipeline.Visit, count: int) -> np.ndarray:
     labels = puzzle.sample_labels(
-      len(self.permutations),
+      len(self.rows),
       visit.rng,
       puzzles=count * self.puzzles,
       allowed=self._allowed(visit),
@@ -73,7 +83,7 @@ class MakePuzzle:
     return puzzle.sample_puzzle(
       visit.image,
       self.geometry,
-      self.permutations,
+      self.rows,
       visit.rng,
       puzzles=self.puzzles,
       allowed=self._allowed(visit),
@@ -85,10 +95,27 @@ class MakePuzzle:
     if not self.fixed_per_image:
       return None
     rng = streams.make_rng(self.seed, visit.record, streams.IMAGE)
-    return puzzle.sample_labels(len(self.permutations), rng, puzzles=self.fixed_per_image)
+    return puzzle.sample_labels(len(self.rows), rng, puzzles=self.fixed_per_image)
 
-  def _arrays(self, made: puzzle.Puzzle) -> pipeline.Batch:
-    return {'tiles': made.tiles, 'label': made.labels[0] if self.puzzles == 1 else made.labels}
+  def _arrays(self, made: puzzle.Puzzle, visit: pipeline.Visit) -> pipeline.Batch:
+    label = made.labels[0] if self.puzzles == 1 else made.labels
+    arrays = {'tiles': made.tiles, 'label': label}
+    if self.occluders:
+      arrays['occluders'] = draw_occluders(self.geometry.tiles, self.occluders, visit.rng)
+    return arrays
+
+
+def draw_occluders(tiles: int, most: int, rng: np.random.Generator) -> np.ndarray:
+  """Draws which tiles of an example another example's replace: int8 `[T]`.
+
+  At each tile stands the number of the other example's tile that replaces it, never that of the
+  same cell, which would teach where a tile was; -1: it stays. 0 to `most` are replaced, each number
+  of them as likely.
+  """
+  found = np.full(tiles, -1, np.int8)
+  places = rng.choice(tiles, rng.integers(most + 1), replace=False)
+  found[places] = (places + rng.integers(1, tiles)) % tiles
+  return found
 
 
 def measure_tiles(

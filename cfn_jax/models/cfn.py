@@ -1,4 +1,4 @@
-"""The context-free network: one trunk that sees one tile at a time, one head that sees them all.
+"""The context-free network: one trunk that sees one tile at a time, one head that sees several.
 
 Paper, section 3. The stacked network is the alternative that the paper rejects there: all tiles
 enter one AlexNet as channels, so that its first layers may compare tiles by their edges.
@@ -20,26 +20,34 @@ NAMES = ('cfn', 'stacked')
 
 
 class Cfn(alexnet.AlexNet):
-  """The CFN: tiles `[B, T, h, w, 3]`, each normalised, to logits `[B, N]` float32.
+  """The CFN: tiles `[B, S, h, w, 3]`, each normalised, to logits `[B, K]` float32.
 
-  An AlexNet whose trunk and fc6 see one tile at a time. Its classes are the N permutations.
+  An AlexNet whose trunk and fc6 see one tile at a time, and whose fc7 sees S of them. A jigsaw's
+  classes are its permutations of S = T tiles.
 
-  With `permutations` int32 `[B, k, T]` the tiles come in reading order, and the logits of the k
-  puzzles that those permutations make are `[B, k, N]`: permuting features equals permuting tiles,
-  so k puzzles cost one pass of the trunk.
+  With `rows` int32 `[B, k, S]` all T tiles come in reading order, and the logits of the k questions
+  that show those rows of them are `[B, k, K]`: taking features equals taking tiles, so k questions
+  cost one pass of the trunk.
   """
 
   trunk: trunks.Trunk = dataclasses.field(default_factory=lambda: trunks.Trunk(stride=2))
   fc6_features: int = 512
 
   def __call__(
-    self, tiles: Array, permutations: Array | None = None, *, train: bool = False
+    self,
+    tiles: Array,
+    rows: Array | None = None,
+    *,
+    occluders: Array | None = None,
+    train: bool = False,
   ) -> Array:
     features = self.features(tiles)  # [B, T, D]
-    if permutations is not None:
-      features = permute_tiles(features, permutations)  # [B, k, T, D]
+    if occluders is not None:
+      features = occlude(features, occluders)
+    if rows is not None:
+      features = take_tiles(features, rows)  # [B, k, S, D]
     x = self.drop(features, deterministic=not train)
-    x = x.reshape(*x.shape[:-2], -1)  # [B, T * D] or [B, k, T * D]
+    x = x.reshape(*x.shape[:-2], -1)  # [B, S * D] or [B, k, S * D]
     x = self.drop(nn.relu(self.fc7(x)), deterministic=not train)
     return self.fc8(x.astype(jnp.float32))
 
@@ -54,23 +62,35 @@ class Cfn(alexnet.AlexNet):
 
 
 class Stacked(alexnet.AlexNet):
-  """One AlexNet over all tiles: `[B, T, h, w, 3]` stacked to `[B, h, w, T * 3]`, to `[B, N]`."""
+  """One AlexNet over all tiles: `[B, S, h, w, 3]` stacked to `[B, h, w, S * 3]`, to `[B, K]`."""
 
   trunk: trunks.Trunk = dataclasses.field(default_factory=lambda: trunks.Trunk(stride=2))
 
-  def __call__(
-    self, tiles: Array, permutations: Array | None = None, *, train: bool = False
-  ) -> Array:
-    if permutations is not None:
-      raise ValueError('the stacked network sees all tiles at once: one permutation a pass')
+  def __call__(self, tiles: Array, rows: Array | None = None, *, train: bool = False) -> Array:
+    if rows is not None:
+      raise ValueError('the stacked network sees all tiles at once: one row a pass')
     batch, count, height, width, channels = tiles.shape
     images = tiles.transpose(0, 2, 3, 1, 4).reshape(batch, height, width, count * channels)
     return super().__call__(images, train=train)
 
 
-def permute_tiles(features: Array, permutations: Array) -> Array:
-  """Makes k puzzles of each image's tiles: `[B, T, D]`, int32 `[B, k, T]` to `[B, k, T, D]`."""
-  return jax.vmap(lambda tiles, rows: tiles[rows])(features, permutations)
+def take_tiles(features: Array, rows: Array) -> Array:
+  """Takes some tiles of each image: `[B, T, D]`, int32 `[B, ..., S]` to `[B, ..., S, D]`."""
+  return jax.vmap(lambda tiles, numbers: tiles[numbers])(features, rows)
+
+
+def occlude(features: Array, occluders: Array) -> Array:
+  """Replaces tiles by those of another example: features `[B, T, D]` in reading order, B even.
+
+  Examples 2i and 2i + 1 lend each other tiles. The trunk sees one tile at a time, so that another
+  tile's feature equals another tile.
+
+  Args:
+    occluders: int `[B, T]`, the other example's tile that comes to each place; -1: none.
+  """
+  others = features.reshape(-1, 2, *features.shape[1:])[:, ::-1].reshape(features.shape)
+  lent = take_tiles(others, jnp.maximum(occluders, 0).astype(jnp.int32))
+  return jnp.where((occluders >= 0)[..., None], lent, features)
 
 
 def predict(model: nn.Module, params: Any, tiles: Array) -> Array:

@@ -1,27 +1,40 @@
-"""Sheets of puzzles: as the network sees them, and as it puts them back together."""
+"""Sheets of puzzles and other questions: as the network sees them, and with its answers."""
 
+import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cfn_jax import names
-from cfn_jax.jigsaw import puzzle
+from cfn_jax.jigsaw import puzzle, questions
 from cfn_jax.pictures import figures
 
 
 class Shown(NamedTuple):
   """One puzzle for a sheet."""
 
-  tiles: np.ndarray  # uint8 [T, h, w, 3], shuffled
-  label: int  # the row of the set that shuffled it
+  tiles: np.ndarray  # uint8 [S, h, w, 3], as the question shows them
+  label: int  # the number of the question
   crop: np.ndarray  # uint8 [crop, crop, 3]
   name: str  # of the record
 
 
-def draw_puzzles(path: pathlib.Path, shown: Sequence[Shown], permutations: np.ndarray) -> None:
-  """Draws each image's crop, grid over it, beside the shuffled tiles; the label is printed."""
+PLACES = (
+  'above left',
+  'above',
+  'above right',
+  'left',
+  'right',
+  'below left',
+  'below',
+  'below right',
+)
+
+
+def draw_puzzles(path: pathlib.Path, shown: Sequence[Shown], asked: questions.Questions) -> None:
+  """Draws each image's crop beside the tiles of its question; what is asked stands above them."""
   rows, per_row = -(-len(shown) // 2), 2
   figure = figures.make(4.6 * per_row, 2.45 * rows)
   axes = figure.subplots(rows, 2 * per_row, squeeze=False).ravel()
@@ -32,23 +45,22 @@ def draw_puzzles(path: pathlib.Path, shown: Sequence[Shown], permutations: np.nd
     left.imshow(one.crop)
     left.set_title(names.drawable(_shorten(one.name)), fontsize=7)
     right.imshow(lay_out(one.tiles))
-    permutation = ' '.join(str(int(tile)) for tile in permutations[one.label])
-    right.set_title(names.drawable(f'label {one.label}:  {permutation}'), fontsize=7)
+    right.set_title(names.drawable(_describe(asked, one.label)), fontsize=7)
   figures.save(figure, path)
 
 
 def draw_answers(
   path: pathlib.Path,
   shown: Sequence[Shown],
-  permutations: np.ndarray,
+  asked: questions.Questions,
   probabilities: np.ndarray,
   *,
   title: str,
 ) -> None:
-  """Draws validation puzzles, and each put back together by the network's most likely answer.
+  """Draws questions, and each put right by the network's most likely answer.
 
   Args:
-    probabilities: `[len(shown), N]`.
+    probabilities: `[len(shown), K]`.
   """
   per_row = 4
   rows = -(-len(shown) // per_row)
@@ -61,16 +73,15 @@ def draw_answers(
   right_answers = 0
   for i, one in enumerate(shown):
     answer = int(np.argmax(probabilities[i]))
-    right = answer == one.label
+    right = answer == asked.answers[one.label]
     right_answers += right
     puzzled, solved = axes[2 * i], axes[2 * i + 1]
     puzzled.imshow(lay_out(one.tiles))
     puzzled.set_title(names.drawable(f'label {one.label}'), fontsize=7)
-    solved.imshow(lay_out(puzzle.unshuffle(one.tiles, permutations[answer])))
-    placed = int((permutations[answer] == permutations[one.label]).sum())
-    verdict = 'right' if right else f'{placed} of {len(permutations[0])} tiles'
+    solved.imshow(put_right(one.tiles, answer, asked))
+    verdict = 'right' if right else _say_wrong(answer, one.label, asked)
     colour = '#1a7f37' if right else '#b42318'
-    said = f'answer {answer} ({probabilities[i, answer]:.0%}): {verdict}'
+    said = f'{_name(answer, asked)} ({probabilities[i, answer]:.0%}): {verdict}'
     solved.set_title(names.drawable(said), fontsize=7, color=colour)
     for axis in (puzzled, solved):
       axis.set_visible(True)
@@ -81,12 +92,42 @@ def draw_answers(
   figures.save(figure, path)
 
 
-def draw_curves(path: pathlib.Path, rows: Sequence[dict[str, Any]], *, chance_loss: float) -> None:
-  """Draws loss and accuracy over the steps, training and validation, with chance."""
+def put_right(tiles: np.ndarray, answer: int, asked: questions.Questions) -> np.ndarray:
+  """Lays a question's tiles `[S, h, w, 3]` out as an answer, right or wrong, says they lay."""
+  if asked.name == 'rotation':
+    return np.rot90(tiles[0], -answer)
+  if asked.name == 'jigsaw':
+    return lay_out(puzzle.unshuffle(tiles, asked.rows[answer]))
+  canvas = np.full((9, *tiles.shape[1:]), 225, np.uint8)
+  down, right = questions.AROUND[answer]
+  canvas[4], canvas[4 + 3 * down + right] = tiles
+  return lay_out(canvas)
+
+
+def _describe(asked: questions.Questions, label: int) -> str:
+  if asked.name != 'jigsaw':
+    return f'question {label}: {_name(int(asked.answers[label]), asked)}'
+  return f'label {label}:  {" ".join(str(int(tile)) for tile in asked.rows[label])}'
+
+
+def _name(answer: int, asked: questions.Questions) -> str:
+  if asked.name == 'rotation':
+    return f'{90 * answer} degrees'
+  return f'answer {answer}' if asked.name == 'jigsaw' else PLACES[answer]
+
+
+def _say_wrong(answer: int, label: int, asked: questions.Questions) -> str:
+  if asked.name != 'jigsaw':
+    return f'not {_name(int(asked.answers[label]), asked)}'
+  return f'{int((asked.rows[answer] == asked.rows[label]).sum())} of {asked.shown} tiles'
+
+
+def draw_curves(
+  path: pathlib.Path, rows: Sequence[dict[str, Any]], chances: Mapping[str, float]
+) -> None:
+  """Draws loss and accuracy over the steps, training and validation, with the chance of each."""
   figure = figures.make(9, 3.4)
-  for axis, what, chance in zip(
-    figure.subplots(1, 2), ('loss', 'accuracy'), (chance_loss, float(np.exp(-chance_loss)))
-  ):
+  for axis, (what, chance) in zip(figure.subplots(1, 2), chances.items()):
     for split, style in (('train', '-'), ('val', 'o-')):
       points = [(row['step'], row[f'{split}_{what}']) for row in rows if f'{split}_{what}' in row]
       if points:
@@ -100,9 +141,9 @@ def draw_curves(path: pathlib.Path, rows: Sequence[dict[str, Any]], *, chance_lo
 
 
 def lay_out(tiles: np.ndarray) -> np.ndarray:
-  """Lays tiles `[T, h, w, 3]` out with small gaps, in the order they come in."""
-  grid = round(len(tiles) ** 0.5)
-  return puzzle.assemble(tiles, grid=grid, gap_px=max(2, tiles.shape[1] // 16))
+  """Lays tiles `[S, h, w, 3]` out with small gaps, in the order they come in."""
+  columns = math.ceil(len(tiles) ** 0.5)
+  return puzzle.assemble(tiles, columns=columns, gap_px=max(2, tiles.shape[1] // 16))
 
 
 def _shorten(name: str, longest: int = 34) -> str:

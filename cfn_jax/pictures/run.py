@@ -19,10 +19,10 @@ SHOWN_ANSWERS = 16
 END = ('curves.png', 'answers.png')
 
 
-def make_pictures(
-  pretext: pretexts.Pretext, *, chance_loss: float
-) -> dict[str, Callable[..., None]]:
+def make_pictures(pretext: pretexts.Pretext) -> dict[str, Callable[..., None]]:
   """Returns the pictures of a task by their moment: 'start', 'end' and 'bad_batch'."""
+
+  asked = pretext.questions
 
   def start(workdir: pathlib.Path) -> None:
     path = workdir / 'puzzles.png'
@@ -32,16 +32,17 @@ def make_pictures(
   def end(workdir: pathlib.Path, params: Any, step: int) -> None:
     with figures.spared(workdir / END[0]):
       rows = metrics.read_rows(workdir / 'metrics.jsonl')
-      puzzles.draw_curves(workdir / END[0], rows, chance_loss=chance_loss)
+      chances = {'loss': asked.chance_loss, 'accuracy': asked.chance_accuracy}
+      puzzles.draw_curves(workdir / END[0], rows, chances)
     with figures.spared(workdir / END[1]):
       shown = sample_validation_puzzles(pretext, SHOWN_ANSWERS)
       tiles = np.stack([one.tiles for one in shown])
       predict = jax.jit(
         lambda params, x: cfn.predict(pretext.model, params, pretext.input.prepare(x))
       )
-      answers = np.asarray(predict(params, tiles))[:, : len(pretext.permutations)]
-      title = f'validation puzzles and the answers of step {step}, the best'
-      puzzles.draw_answers(workdir / END[1], shown, pretext.permutations, answers, title=title)
+      answers = np.asarray(predict(params, tiles))[:, : asked.classes]
+      title = f'validation {asked.plural} and the answers of step {step}, the best'
+      puzzles.draw_answers(workdir / END[1], shown, asked, answers, title=title)
 
   def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
     path = workdir / 'bad_batch.png'
@@ -49,9 +50,12 @@ def make_pictures(
       shown = []
       for row, (tiles, labels) in enumerate(zip(batch['tiles'], batch['label'])):
         label = int(np.ravel(labels)[0])
-        in_order, shuffled = _both_ways(tiles, label, pretext)
-        shown.append(puzzles.Shown(shuffled, label, puzzles.lay_out(in_order), f'row {row}'))
-      puzzles.draw_puzzles(path, shown[:64], pretext.permutations)
+        in_order = tiles
+        if pretext.visits.puzzles == 1 and asked.name == 'jigsaw':
+          in_order = puzzle.unshuffle(tiles, asked.rows[label])
+        whole = puzzles.lay_out(in_order)
+        shown.append(puzzles.Shown(_take(tiles, label, pretext), label, whole, f'row {row}'))
+      puzzles.draw_puzzles(path, shown[:64], asked)
 
   return {'start': start, 'end': end, 'bad_batch': bad_batch}
 
@@ -60,7 +64,7 @@ def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None
   """Draws the first puzzles of a run."""
   count = min(SHOWN_PUZZLES, len(pretext.training.source))
   visits = [pretext.training.train(position) for position in range(count)]
-  puzzles.draw_puzzles(path, _show(visits, pretext, group=pretext.group), pretext.permutations)
+  puzzles.draw_puzzles(path, _show(visits, pretext, group=pretext.group), pretext.questions)
 
 
 def sample_validation_puzzles(pretext: pretexts.Pretext, count: int) -> list[puzzles.Shown]:
@@ -77,16 +81,11 @@ def _show(
   for visit in visits:
     made = pretext.visits.first_of_group(visit, group)
     label = int(made.labels[0])
-    _, shuffled = _both_ways(made.tiles, label, pretext)
-    shown.append(puzzles.Shown(shuffled, label, made.crop, visit.name))
+    tiles = _take(made.tiles, label, pretext)
+    shown.append(puzzles.Shown(tiles, label, made.crop, visit.name))
   return shown
 
 
-def _both_ways(
-  tiles: np.ndarray, label: int, pretext: pretexts.Pretext
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns an example's tiles in reading order, and shuffled by the permutation of a label."""
-  permutation = pretext.permutations[label]
-  if pretext.visits.puzzles > 1:  # the network permutes the features itself
-    return tiles, tiles[permutation]
-  return puzzle.unshuffle(tiles, permutation), tiles
+def _take(tiles: np.ndarray, label: int, pretext: pretexts.Pretext) -> np.ndarray:
+  """Returns the tiles of an example's question, which the network takes itself where k > 1."""
+  return tiles[pretext.questions.rows[label]] if pretext.visits.puzzles > 1 else tiles

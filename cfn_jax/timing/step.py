@@ -19,10 +19,9 @@ import numpy as np
 
 from cfn_jax import command
 from cfn_jax.data import pipeline, record
-from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.jigsaw import puzzle, transform
 from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.jigsaw import transform
 from cfn_jax.models import figures
 from cfn_jax.training import devices, host_memory, loop
 
@@ -138,20 +137,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def make_pretext(config: ml_collections.ConfigDict) -> pretexts.Pretext:
   """Builds the pretext task of a config without its data."""
-  permutations = permutation_sets.make_permutations(
-    config.permutations.num, ties='random', grid=config.puzzle.grid
-  )
-  visits = transform.MakePuzzle(
-    geometry=transform.make_geometry(config),
-    permutations=permutations,
-    puzzles=config.model.permutations_per_pass,
-    fixed_per_image=0,
-    seed=config.seed,
-  )
-  record = pretexts.make_input(config)
-  model = pretexts.make_model(config, len(permutations))
   noise = pipeline.Reader(Noise(), seed=config.seed)
-  return pretexts.Pretext(noise, noise, permutations, visits, record, model)
+  return pretexts.make_pretext(config, lambda: (noise, noise))
 
 
 def make_batch(
@@ -159,12 +146,17 @@ def make_batch(
 ) -> dict[str, np.ndarray]:
   """Makes a batch of noise with labels."""
   rng = np.random.default_rng(0)
-  geometry: puzzle.Geometry = pretext.visits.geometry
-  shape = (config.batch_size, geometry.tiles, geometry.tile_px, geometry.tile_px, 3)
-  k = pretext.visits.puzzles
-  labels = rng.integers(len(pretext.permutations), size=(config.batch_size, k), dtype=np.int32)
+  geometry, k = pretext.visits.geometry, pretext.visits.puzzles
+  shown = geometry.tiles if k > 1 else pretext.questions.shown
+  shape = (config.batch_size, shown, geometry.tile_px, geometry.tile_px, 3)
+  labels = rng.integers(len(pretext.questions), size=(config.batch_size, k), dtype=np.int32)
   tiles = rng.integers(256, size=shape, dtype=np.uint8)
-  return {'tiles': tiles, 'label': labels[:, 0] if k == 1 else labels}
+  batch: dict[str, np.ndarray] = {'tiles': tiles}
+  batch['label'] = labels[:, 0] if k == 1 else labels
+  if most := pretext.visits.occluders:
+    drawn = [transform.draw_occluders(geometry.tiles, most, rng) for _ in range(config.batch_size)]
+    batch['occluders'] = np.stack(drawn)
+  return batch
 
 
 def count_flops(pretext: pretexts.Pretext) -> float:
@@ -176,7 +168,9 @@ def count_flops(pretext: pretexts.Pretext) -> float:
   shapes = pretext.shapes()
   geometry, model, k = pretext.visits.geometry, pretext.model, pretext.visits.puzzles
   sides = figures.map_sides(geometry.tile_px, model.trunk.stride)
-  passes = geometry.tiles if hasattr(model, 'features') else 1
+  passes = 1
+  if hasattr(model, 'features'):
+    passes = geometry.tiles if k > 1 else pretext.questions.shown
   total = 0.0
   for name, layer in shapes.items():
     weights = float(np.prod(layer['kernel'].shape))

@@ -144,8 +144,12 @@ def _make_descend(
       return jax.tree.map(jnp.add, total, found), None
 
     # Row r goes to part r % parts: so each part has rows of every device, and none moves.
+    together = 2 if task.pairs else 1
     split = {
-      name: rows.reshape(-1, parts, *rows.shape[1:]).swapaxes(0, 1) for name, rows in batch.items()
+      name: rows.reshape(-1, parts, together, *rows.shape[1:])
+      .swapaxes(0, 1)
+      .reshape(parts, -1, *rows.shape[1:])
+      for name, rows in batch.items()
     }
     zero = jax.tree.map(
       lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
