@@ -112,7 +112,7 @@ def _describe(asked: questions.Questions, label: int) -> str:
 
 def _name(answer: int, asked: questions.Questions) -> str:
   if asked.name == 'rotation':
-    return f'{90 * answer} degrees'
+    return f'{90 * answer}°'
   return f'answer {answer}' if asked.name == 'jigsaw' else PLACES[answer]
 
 
