@@ -23,7 +23,6 @@ from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import feature_cache
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
-from cfn_jax.models import alexnet
 from cfn_jax.pictures import class_scores
 from cfn_jax.pictures import figures as pictures
 from cfn_jax.pictures import run as run_pictures
@@ -177,8 +176,6 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   with command.short_errors(ValueError):
-    if 'compute_dtype' in config:  # a task that trains nothing has none
-      alexnet.check_dtype(config.compute_dtype)
     devices.set_precision(config.matmul_precision)
     distributed.start(
       config.distributed.mode,
