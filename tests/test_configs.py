@@ -1,6 +1,7 @@
 """Configs: every field is documented and read, every variant builds."""
 
 import ast
+import functools
 import importlib.util
 import pathlib
 import re
@@ -14,6 +15,8 @@ from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = REPOSITORY / 'cfn_jax'
+METHODS = {'to_dict', 'lock', 'unlocked'}  # of a config
 CONFIGS = {
   'cfn': ('', 'release', 'text', 'unblocked', 'small', 'tiny'),
   'frozen_layers': ('', 'small'),
@@ -25,6 +28,7 @@ CONFIGS = {
   'solve': ('', 'small'),
 }
 SHARED = 'training'  # no config of its own
+ALSO_READS = {'solve': ('cfn',)}  # the config that the network was trained with
 
 
 def _load(name='cfn'):
@@ -51,10 +55,10 @@ def _chain(node):
   return [node.id, *names] if isinstance(node, ast.Name) else []
 
 
-def _fields_read(path):
-  """Returns the fields that a module reads off a config, by local names of sections too."""
+def _fields_read(tree):
+  """Returns the fields that code reads off a config, by local names of sections too."""
   read = set()
-  for function in ast.walk(ast.parse(path.read_text())):
+  for function in ast.walk(tree):
     if not isinstance(function, ast.FunctionDef):
       continue
     sections = {'config': ''}
@@ -74,9 +78,53 @@ def _fields_read(path):
   return read
 
 
-def _fields():
-  """Returns the fields of every config."""
-  return set().union(*(_leaves(_load(name).get_config()) for name in CONFIGS))
+def _find_unknown(read, known):
+  """Returns what is read off a config, and is no field, no section and no method of it."""
+  known = {'', *known, *(field.split('.')[0] for field in known)}
+  fields = {field.removesuffix('.') for field in read}
+  return {field for field in fields - known if not METHODS & {*field.split('.')}}
+
+
+@functools.cache
+def _parse(name):
+  """Returns the modules that 'room/module' imports, by local name, and what it defines, by name."""
+  tree = ast.parse((PACKAGE / f'{name}.py').read_text())
+  modules, defined = {}, {}
+  for node in ast.walk(tree):
+    if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('cfn_jax'):
+      folder = '/'.join(node.module.split('.')[1:])
+      names = {each.asname or each.name: f'{folder}/{each.name}'.lstrip('/') for each in node.names}
+      modules |= {name: path for name, path in names.items() if (PACKAGE / f'{path}.py').exists()}
+  for node in tree.body:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+      defined[node.name] = node
+    elif isinstance(node, ast.Assign):
+      defined |= {each.id: node for each in node.targets if isinstance(each, ast.Name)}
+  return modules, defined
+
+
+def _reachable(task):
+  """Returns what a task can reach, as pairs of a module and what is defined there.
+
+  Followed are names and attributes of modules, in functions and classes as a whole.
+  """
+  start = ('main', 'run_jigsaw') if task == 'jigsaw' else (f'evaluation/{task}', 'open_evaluation')
+  found, left = set(), [('main', 'main'), start]
+  while left:
+    module, name = here = left.pop()
+    modules, defined = _parse(module)
+    if name not in defined or here in found or here == ('main', 'TASKS'):  # one of them: `start`
+      continue
+    found.add(here)
+    for node in ast.walk(defined[name]):
+      if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        if node.value.id in modules:
+          left.append((modules[node.value.id], node.attr))
+      elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        left.append((module, node.id))
+      elif isinstance(node, ast.Call) and ast.unparse(node.func) == 'fit':
+        left.append(('main', 'run'))  # the loop, as main.py hands it to an evaluation
+  return found
 
 
 def test_every_config_is_tested():
@@ -84,22 +132,24 @@ def test_every_config_is_tested():
   assert files == {*CONFIGS, SHARED}
 
 
-def test_each_field_is_read():
-  read = set().union(*(_fields_read(path) for path in (REPOSITORY / 'cfn_jax').rglob('*.py')))
-  unread = _fields() - read
+@pytest.mark.parametrize('name', CONFIGS)
+def test_a_task_reads_each_field_of_its_config_and_no_other(name):
+  config = _load(name).get_config()
+  known, read = set(_leaves(config)), set()
+  for module, defined in _reachable(config.task):
+    read |= _fields_read(_parse(module)[1][defined])
+  unread = known - read
   assert not unread
+  others = (_leaves(_load(other).get_config()) for other in ALSO_READS.get(name, ()))
+  unknown = _find_unknown(read, known.union(*others))
+  assert not unknown
 
 
 def test_only_fields_of_the_config_are_read():
-  fields = _fields()
-  sections = {field.split('.')[0] for field in fields if '.' in field}
-  methods = {'to_dict', 'lock', 'unlocked'}
-  for path in (REPOSITORY / 'cfn_jax').rglob('*.py'):
-    for read in _fields_read(path):
-      field = read.removesuffix('.')
-      first = field.split('.')
-      known = field in fields or not field or field in sections or methods & set(first)
-      assert known, f'{path}: config.{field}'
+  known = set().union(*(_leaves(_load(name).get_config()) for name in CONFIGS))
+  for path in PACKAGE.rglob('*.py'):
+    unknown = _find_unknown(_fields_read(ast.parse(path.read_text())), known)
+    assert not unknown, path
 
 
 @pytest.mark.parametrize('name', [*CONFIGS, SHARED])
