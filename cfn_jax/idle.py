@@ -156,11 +156,6 @@ RULES = (
   Rule(('svm.folds',), lambda c: len(c.get('svm.costs', ())) == 1, 'svm.costs holds one cost'),
   Rule(('features.dimensions',), _is('features.pooling', 'none'), "features.pooling = 'none'"),
   Rule(
-    ('compute_dtype', 'remat'),
-    _is('task', 'linear_probe', 'solve'),
-    'frozen features are computed in float32',
-  ),
-  Rule(
     ('views.resize_px', 'views.resize'),
     _is_for('recognition', _is('views.crop', 'whole')),
     "views.crop = 'whole'",

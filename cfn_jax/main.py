@@ -19,7 +19,6 @@ from ml_collections import config_flags
 from cfn_jax import command, config_files, idle, places, terminal
 from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import feature_cache
-from cfn_jax.models import alexnet
 from cfn_jax.training import (
   checkpoint,
   devices,
@@ -52,7 +51,7 @@ WORKDIR = flags.DEFINE_string(
 )
 
 
-PRETEXTS = ('jigsaw',)
+PRETEXTS = ('jigsaw', 'relative_position', 'rotation')
 EVALUATIONS = (
   'frozen_layers',
   'voc_classification',
@@ -95,8 +94,6 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   with command.short_errors(ValueError):
-    if 'compute_dtype' in config:  # a task that trains nothing has none
-      alexnet.check_dtype(config.compute_dtype)
     devices.set_precision(config.matmul_precision)
     distributed.start(
       config.distributed.mode,

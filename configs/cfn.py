@@ -4,94 +4,51 @@
   cfn.py:release     what the authors' 2016 code does where it differs from the paper
   cfn.py:text        the sizes of the paper's method section: 75-px cells, random crops
   cfn.py:unblocked   chromatic aberration not blocked: the network of the paper's figures 4 and 5
+  cfn.py:plus        the authors' sequel, Jigsaw++: occluders, colour projection, 701 permutations
   cfn.py:small       100 permutations, half width, 32-px tiles: an hour on a CPU, any folder
+  cfn.py:plus_small  both
   cfn.py:tiny        24 permutations on bundled photographs: two minutes on two CPU cores
+  cfn.py:plus_tiny   the same with occluders and colour projection
 
-Any field can be set on the command line: `--config.puzzle.grey_fraction=0`.
+relative_position.py and rotation.py are its rivals on the same trunk. Any field can be set on the command line: `--config.puzzle.grey_fraction=0`.
 """
 
 import ml_collections
 
+from configs import training
+
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is the paper's."""
-  if variant and variant not in VARIANTS:
-    raise ValueError(f"variant '{variant}' is unknown: one of {', '.join(VARIANTS)}, or none")
-  config = _paper()
-  if variant:
-    VARIANTS[variant](config)
-  return config.lock()
+  return training.choose(_paper(), variant, VARIANTS)
 
 
 def _paper() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  c.task = 'jigsaw'  # which task main.py hands to the loop
-  c.seed = 0  # 0 or more; decides every random draw
-  c.batch_size = 256  # images a step, over all devices
-  c.eval_batch_size = 256  # images at once in an evaluation; changes no figure
-  c.num_steps = 350_000  # steps of the whole run
-  c.log_every_steps = 100  # steps between two lines of metrics.jsonl
-  c.eval_every_steps = 5_000  # steps between two evaluations; one comes at the end too
-  c.eval_bits = False  # True: evaluations also give bits and the share of tiles put right
-  c.checkpoint_every_steps = 5_000  # steps between two checkpoints; evaluations save one too
-  c.keep_latest = 2  # newest checkpoints kept
-  c.keep_best = 1  # best checkpoints, by the task's own figure, kept besides them
-  c.start_over = False  # True: where every checkpoint is damaged, begin again at step 0
+  c = make_pretext('jigsaw')
+  add_permutations(c)
+  return c
+
+
+def make_pretext(task: str) -> ml_collections.ConfigDict:
+  """Builds the fields that all pretext tasks share."""
+  c = make_tiled(task)
   c.init_from = ''  # a checkpoint or weights file: step 0 starts from its weights; '': at random
-  c.on_nonfinite = 'stop'  # a loss or gradient that is no number: 'stop', or 'skip' the step
-  c.nonfinite_limit = 10  # 'skip': such steps that a whole run may have; one more stops it
-  c.plateau_warning_steps = 20_000  # warn when the loss stays at chance for so long; 0: never
-  c.num_devices = 0  # how many devices compute; 0: all of all hosts
-  c.compute_dtype = 'float32'  # 'float32' or 'bfloat16'; parameters, logits, loss stay float32
-  c.matmul_precision = 'default'  # float32 products: 'default', 'tensorfloat32' or 'float32'
-  c.remat = False  # True: the backward pass computes the trunk again; less memory, more time
-  c.accumulate_steps = 1  # parts of a batch, one after the other; less memory
-  c.ema_decay = 0.0  # moving average of the parameters, evaluated beside them; 0: off, e.g. 0.999
-  c.deterministic = False  # True: bit for bit the same on a GPU too, at some cost in speed
+  return c
 
-  c.compilation_cache_dir = ''  # compiled programs are kept there for later runs; '': nowhere
-  c.profile_steps = 0  # steps whose trace is written into <workdir>/profile; 0: none
-  c.profile_start_step = 10  # the step at which it begins, counted from the start of this process
 
-  # Several hosts; see docs/clusters.md.
-  h = c.distributed = ml_collections.ConfigDict()
-  h.mode = 'off'  # 'off', 'auto' (Slurm, TPU pod, Kubernetes, Open MPI) or 'explicit'
-  h.coordinator = ''  # 'explicit': HOST:PORT of process 0
-  h.num_processes = 0  # 'explicit': how many there are
-  h.process_id = 0  # 'explicit': which one this is, from 0
-  h.heartbeat_s = 20  # seconds of silence after which a process counts as dead
+def make_tiled(task: str) -> ml_collections.ConfigDict:
+  """Builds the fields of a task that trains a network on the tiles of images."""
+  c = training.make_config(task)
+  c.plateau_warning_steps = 20_000  # puzzles stay at chance for thousands of steps at first
+  add_data(c)
+  add_puzzle(c)
+  add_model(c)
+  return c
 
-  # The solver: Caffe's SGD.
-  c.solver = 'caffe'  # 'caffe': the rate inside the velocity; 'optax': outside
-  c.learning_rate = 0.01  # at the start
-  c.schedule = 'step'  # 'step': x decay_factor every decay_steps; 'cosine': to 0 at num_steps
-  c.decay_steps = 100_000  # steps between two drops of the rate
-  c.decay_factor = 0.1  # each drop multiplies the rate by this
-  c.warmup_steps = 0  # steps over which the rate rises linearly; 0: at once
-  c.momentum = 0.9  # 0 to 1
-  c.weight_decay = 5e-4  # L2, weights
-  c.clip_gradients = 0.0  # larger gradients are shrunk to this norm, all together; 0: off
-  c.bias_rate = 2.0  # biases: times the learning rate
-  c.bias_decay = 0.0  # biases: times the weight decay
 
-  d = c.data = ml_collections.ConfigDict()
-  d.source = 'tfds'  # 'bundled', 'folder', 'records', 'tfds' or 'voc'; see docs/data.md
-  d.root = ''  # the folder; for 'tfds' its data folder, '' the usual one
-  d.split = 'imagenet2012:train'  # 'tfds': name:split; 'voc': a list of ImageSets/Main
-  d.val_root = ''  # a second folder for validation; '': see the next two
-  d.val_split = 'imagenet2012:validation'  # as split, for validation
-  d.val_fraction = 0.1  # held out by a hash of the names where no other validation is named
-  d.val_max_images = 0  # validate on at most this many images, a random subset; 0: on all
-  d.crops_per_photograph = 800  # 'bundled': training crops out of each photograph
-  d.val_crops_per_photograph = 320  # 'bundled': validation crops out of each photograph held out
-  d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
-  d.refresh = False  # True: list the folder again
-  d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
-  d.puzzles_per_image = 1  # puzzles cut out of each decoded image, one for each of that many steps
-  d.num_workers = 8  # loader processes; 0: threads of this process
-  d.num_threads = 1  # reading threads in each process
-  d.read_ahead_batches = 2  # batches that each loader process keeps ready
-
+def add_permutations(c: ml_collections.ConfigDict) -> None:
+  """Adds the section `permutations`, and what is measured of jigsaws alone."""
+  c.eval_bits = False  # True: evaluations also give bits and the share of tiles put right
   p = c.permutations = ml_collections.ConfigDict()
   p.num = 1000  # N: permutations in the set, the number of classes
   p.method = 'max'  # 'max', 'min', 'mid', 'target' or 'code'; see docs/permutations.md
@@ -102,6 +59,17 @@ def _paper() -> ml_collections.ConfigDict:
   p.file = ''  # a file that holds the set, instead of all the above
   p.fixed_per_image = 0  # permutations that an image sees, always the same ones; 0: all
 
+
+def add_data(c: ml_collections.ConfigDict) -> None:
+  """Adds the section `data` of a pretext task: images without labels."""
+  d = training.add_data(c)
+  d.crops_per_photograph = 800  # 'bundled': training crops out of each photograph
+  d.val_crops_per_photograph = 320  # 'bundled': validation crops out of each photograph held out
+  d.puzzles_per_image = 1  # puzzles cut out of each decoded image, one for each of that many steps
+
+
+def add_puzzle(c: ml_collections.ConfigDict) -> None:
+  """Adds the section `puzzle`: how an image becomes tiles, and tiles become the input."""
   z = c.puzzle = ml_collections.ConfigDict()
   z.resize_px = 256  # the short side of the image is resized to this
   z.crop_px = 255  # side of the square cut out of it
@@ -120,18 +88,15 @@ def _paper() -> ml_collections.ConfigDict:
   z.global_mean = (123.0, 117.0, 104.0)  # RGB, 0..255: for 'global'
   z.global_std = 58.0  # 0..255: for 'global' and 'mean'
 
-  m = c.model = ml_collections.ConfigDict()
+
+def add_model(c: ml_collections.ConfigDict) -> None:
+  """Adds the section `model` of a pretext task: the CFN."""
+  m = training.add_model(c)
   m.name = 'cfn'  # 'cfn', or 'stacked': all tiles as channels of one AlexNet
-  m.order = 'caffenet'  # 'caffenet': pool, then LRN, biases 1; 'alexnet': LRN, then pool, 0.1
-  m.init = 'caffe'  # 'caffe' (with a tile_scale near 50) or 'he' (with one near 1)
-  m.stride = 2  # of conv1
-  m.width = 1.0  # channels of conv1 to conv5, times this
+  m.stride = 2  # tiles are small
   m.fc6_features = 0  # of each tile; 0: the paper's, 512 for 'cfn', AlexNet's 4096 for 'stacked'
-  m.fc7_features = 4096  # of the whole puzzle
-  m.fc8_features = 0  # outputs, one for each permutation or more; 0: one for each
-  m.dropout = 0.5  # after fc6 and fc7; 0: off
-  m.permutations_per_pass = 1  # puzzles made of the features of one image's tiles
-  return c
+  m.fc8_features = 0  # outputs, one for each class or more; 0: one for each
+  m.permutations_per_pass = 1  # puzzles, or questions, asked of the features of one image's tiles
 
 
 def _release(c: ml_collections.ConfigDict) -> None:
@@ -164,13 +129,18 @@ def _unblocked(c: ml_collections.ConfigDict) -> None:
   c.puzzle.channel_shift_px = 0
 
 
-def _small(c: ml_collections.ConfigDict) -> None:
+def _plus(c: ml_collections.ConfigDict) -> None:
+  """The data layer of Jigsaw++: channels differ by up to 2 px, half of the visits are grey."""
+  c.permutations.num = 701
+  c.puzzle.grey_fraction = 0.5
+  c.puzzle.project_fraction = 0.5
+  c.puzzle.channel_shift_px = 1
+  c.puzzle.occluders = 2
+
+
+def use_small(c: ml_collections.ConfigDict) -> None:
   """For a folder of photographs with a short side of 128 px or more, on a CPU."""
-  c.data.source = 'folder'
-  c.data.split = ''
-  c.data.val_split = ''
-  c.data.num_workers = 0
-  c.permutations.num = 100
+  training.use_folder(c)
   c.puzzle.resize_px = 128
   c.puzzle.crop_px = 126
   c.puzzle.cell_px = 42
@@ -180,7 +150,6 @@ def _small(c: ml_collections.ConfigDict) -> None:
   c.model.width = 0.5
   c.model.fc6_features = 256
   c.model.fc7_features = 1024
-  c.model.permutations_per_pass = 8
   c.batch_size = 64
   c.num_steps = 9_000
   c.learning_rate = 0.02
@@ -192,15 +161,13 @@ def _small(c: ml_collections.ConfigDict) -> None:
   c.plateau_warning_steps = 2_000
 
 
-def _tiny(c: ml_collections.ConfigDict) -> None:
+def use_tiny(c: ml_collections.ConfigDict) -> None:
   """Seven photographs, cropped at random scales: it overfits, and shows that everything works."""
-  _small(c)
+  use_small(c)
   c.data.source = 'bundled'
-  c.permutations.num = 24
   c.model.width = 0.25
   c.model.fc6_features = 128
   c.model.fc7_features = 512
-  c.model.permutations_per_pass = 24  # all of them
   c.num_steps = 300
   c.warmup_steps = 50
   c.log_every_steps = 10
@@ -209,10 +176,35 @@ def _tiny(c: ml_collections.ConfigDict) -> None:
   c.plateau_warning_steps = 200
 
 
+def _small(c: ml_collections.ConfigDict) -> None:
+  use_small(c)
+  c.permutations.num = 100
+  c.model.permutations_per_pass = 8
+
+
+def _tiny(c: ml_collections.ConfigDict) -> None:
+  use_tiny(c)
+  c.permutations.num = 24
+  c.model.permutations_per_pass = 24  # all of them
+
+
+def _plus_small(c: ml_collections.ConfigDict) -> None:
+  _plus(c)
+  _small(c)
+
+
+def _plus_tiny(c: ml_collections.ConfigDict) -> None:
+  _plus(c)
+  _tiny(c)
+
+
 VARIANTS = {
   'release': _release,
   'text': _text,
   'unblocked': _unblocked,
+  'plus': _plus,
   'small': _small,
+  'plus_small': _plus_small,
   'tiny': _tiny,
+  'plus_tiny': _plus_tiny,
 }

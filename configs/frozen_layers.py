@@ -4,7 +4,7 @@
   frozen_layers.py:small    any class folders with a short side of 128 px: minutes on a CPU
 
 `--config.weights=PATH` names a workdir, a step, or a file of weights; see docs/evaluation.md. The
-fields of the loop and the solver are those of cfn.py.
+fields of the loop and the solver are those of training.py.
 """
 
 import ml_collections
@@ -23,36 +23,16 @@ def _paper() -> ml_collections.ConfigDict:
   training.add_weights(c)
   c.layers = (1, 2, 3, 4, 5)  # the K: conv1 .. convK are locked, a run for each
 
-  d = training.add_data(c)
-  d.source = 'tfds'  # 'folder' (of class folders), 'records' or 'tfds'
-  d.split = 'imagenet2012:train'  # 'tfds': name:split
-  d.val_split = 'imagenet2012:validation'  # as split, for the test
-
-  v = c.views = ml_collections.ConfigDict()
-  v.view_px = 227  # side of what the network sees
-  v.resize_px = 256  # the image is resized to this before it is cropped
-  v.resize = 'squash'  # 'squash': to a square, as Caffe stores ImageNet; 'short_side'
-  v.mirror = True  # training: half of the views are mirrored
-
-  t = c.test = ml_collections.ConfigDict()
-  t.draws = 10  # random crops of each test image
-  t.average = 'softmax'  # of the crops: 'softmax' (probabilities) or 'logits'
-  t.mirror = False  # True: half of the test crops are mirrored
-
-  m = c.model = ml_collections.ConfigDict()
-  m.stride = 4  # of conv1
-  m.init = 'caffe'  # of what is drawn: 'caffe' (Gaussian, 0.01 and 0.005) or 'he'
-  m.width = 1.0  # weights = 'random': channels of conv1 .. conv5, times this
-  m.order = 'caffenet'  # weights = 'random': 'caffenet' or 'alexnet'; else as the weights
-  m.fc6_features = 4096  # of fc6
-  m.fc7_features = 4096  # of fc7
-  m.dropout = 0.5  # after fc6 and fc7; 0: off
+  training.add_labelled(c)
+  training.add_training_views(c)
+  training.add_test(c)
+  training.add_model(c)
   return c
 
 
 def _small(c: ml_collections.ConfigDict) -> None:
   """For weights of cfn.py:small: crops of 112 px, 300 steps of 32, small fully connected layers."""
-  training.make_small(c)
+  training.use_small(c)
   c.num_steps = 300
   c.batch_size = 32
   c.eval_batch_size = 64

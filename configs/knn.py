@@ -6,7 +6,7 @@
   knn.py:small_voc   a VOC folder of small images: on a CPU
 
 `--config.weights=PATH` names a workdir, a step, or a file of weights; see docs/probes.md. Nothing
-is trained: of the fields of cfn.py there are those of the seed, the devices and the hosts.
+is trained: of the fields of training.py there are those of every task.
 """
 
 import ml_collections
@@ -16,24 +16,19 @@ from configs import training
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
   """Builds the config of a variant; '' is ImageNet."""
-  return training.choose(_full(), variant, VARIANTS)
+  return training.choose(_paper(), variant, VARIANTS)
 
 
-def _full() -> ml_collections.ConfigDict:
+def _paper() -> ml_collections.ConfigDict:
   c = training.make_untrained('knn')
   training.add_weights(c)
   c.layers = ('pool5',)  # any of 'conv1' .. 'conv5', 'pool5', 'fc6', 'fc7'
   c.several = False  # True: an image has several classes (VOC)
 
-  d = training.add_data(c)
-  d.source = 'tfds'  # 'folder' (of class folders), 'records', 'tfds' or 'voc'
-  d.split = 'imagenet2012:train'  # 'tfds': name:split; 'voc': a list of ImageSets/Main
-  d.val_split = 'imagenet2012:validation'  # as split, for the test
+  training.add_labelled(c)
 
-  v = c.views = ml_collections.ConfigDict()
-  v.view_px = 227  # side of the centre that the network sees
-  v.resize_px = 256  # the image is resized to this before it is cropped
-  v.resize = 'short_side'  # 'squash': to a square, as Caffe stores ImageNet; 'short_side'
+  v = training.add_views(c)
+  v.resize = 'short_side'  # then the centre is cropped
 
   n = c.knn = ml_collections.ConfigDict()
   n.k = 20  # neighbours that vote

@@ -7,7 +7,7 @@
   linear_probe.py:small_voc   a VOC folder of small images: sigmoids instead of SVMs, on a CPU
 
 `--config.weights=PATH` names a workdir, a step, or a file of weights; see docs/probes.md. The
-fields of the loop and the solver are those of cfn.py.
+fields of the loop and the solver are those of training.py.
 """
 
 import ml_collections
@@ -21,30 +21,21 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
 
 
 def _paper() -> ml_collections.ConfigDict:
-  c = training.make_config('linear_probe')
+  c = training.make_frozen('linear_probe')
   c.num_steps = 140_000  # of each run
-  c.decay_steps = 40_000  # steps between two drops of the rate
+  c.decay_steps = 40_000  # three drops in all
   training.add_weights(c)
   c.layers = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')  # also 'pool5', 'fc6', 'fc7'
   c.several = False  # True: an image has several classes (VOC)
   c.classifier = 'logistic'  # 'logistic' (on the loop) or 'svm' (needs several = True)
 
-  d = training.add_data(c)
-  d.source = 'tfds'  # 'folder' (of class folders), 'records', 'tfds' or 'voc'
-  d.split = 'imagenet2012:train'  # 'tfds': name:split; 'voc': a list of ImageSets/Main
-  d.val_split = 'imagenet2012:validation'  # as split, for the test
+  training.add_labelled(c)
 
-  v = c.views = ml_collections.ConfigDict()
-  v.view_px = 227  # side of what the network sees; the test sees the centre
-  v.resize_px = 256  # the image is resized to this before it is cropped
-  v.resize = 'squash'  # 'squash': to a square, as Caffe stores ImageNet; 'short_side'
-  v.crop = 'random'  # of a training image: 'random' or 'centre'
-  v.mirror = True  # half of the training views are mirrored
+  v = training.add_training_views(c)
+  v.crop = 'random'  # of a training image: 'random' or 'centre'; the test sees the centre
   v.draws = 1  # views of each training image; drawn once, each is a row of the cache
 
-  p = c.probe = ml_collections.ConfigDict()
-  p.standardize = 'channel'  # features: mean 0, variance 1 by 'channel', 'dimension'; '': as is
-  p.init_std = 0.0  # standard deviation of the classifier's first weights
+  training.add_probe(c).update(standardize='channel', init_std=0.0)
 
   s = c.svm = ml_collections.ConfigDict()
   s.costs = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # the C to choose from

@@ -5,7 +5,7 @@
   recognition.py:small            the CFN on class folders with a short side of 128 px: on a CPU
   recognition.py:small_alexnet    AlexNet on the same
 
-The fields of the loop and the solver are those of cfn.py.
+The fields of the loop and the solver are those of training.py.
 """
 
 import ml_collections
@@ -21,22 +21,15 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
 def _paper() -> ml_collections.ConfigDict:
   c = training.make_config('recognition')
 
-  d = training.add_data(c)
-  d.source = 'tfds'  # 'folder' (of class folders), 'records' or 'tfds'
-  d.split = 'imagenet2012:train'  # 'tfds': name:split
-  d.val_split = 'imagenet2012:validation'  # as split, for the test
+  training.add_labelled(c)
 
-  v = c.views = ml_collections.ConfigDict()
-  v.crop = 'whole'  # 'whole': the image resized; 'random': crops of it, the test also at the centre
+  v = training.add_training_views(c)
+  v.crop = 'whole'  # 'whole': the image at view_px; 'random': crops, the test also at the centre
   v.view_px = 225  # side of what the network sees; for the CFN a multiple of model.grid
-  v.resize_px = 256  # 'random': the image is resized to this before it is cropped
-  v.resize = 'squash'  # 'random': 'squash' (to a square, as Caffe stores ImageNet) or 'short_side'
-  v.mirror = False  # training: half of the views are mirrored
+  v.mirror = False  # as in pretraining
 
-  t = c.test = ml_collections.ConfigDict()
-  t.draws = 1  # views of each test image that are averaged, besides the figure of one; 1: that one
-  t.average = 'softmax'  # of the views: 'softmax' (probabilities) or 'logits'
-  t.mirror = False  # True: half of those views are mirrored
+  t = training.add_test(c)
+  t.draws = 1  # 1: only the figure of one view, which stands beside that of several
 
   i = c.input = ml_collections.ConfigDict()
   i.normalization = 'mean'  # of each tile: 'mean', 'tile', 'channel'; 'global': fixed figures
@@ -44,16 +37,11 @@ def _paper() -> ml_collections.ConfigDict:
   i.mean = (123.0, 117.0, 104.0)  # RGB, 0..255: for 'global'
   i.std = 58.0  # 0..255: for 'global' and 'mean'
 
-  m = c.model = ml_collections.ConfigDict()
+  m = training.add_model(c)
   m.name = 'cfn'  # 'cfn' or 'alexnet'
   m.grid = 3  # 'cfn': tiles a side
-  m.order = 'caffenet'  # 'caffenet': pool, then LRN, biases 1; 'alexnet': LRN, then pool, 0.1
-  m.init = 'caffe'  # 'caffe' (with a scale near 50) or 'he' (with one near 1)
-  m.stride = 2  # of conv1
-  m.width = 1.0  # channels of conv1 .. conv5, times this
+  m.stride = 2  # as in pretraining
   m.fc6_features = 512  # of each tile
-  m.fc7_features = 4096  # of the whole image
-  m.dropout = 0.5  # after fc6 and fc7; 0: off
   return c
 
 
@@ -72,7 +60,7 @@ def _alexnet(c: ml_collections.ConfigDict) -> None:
 
 def _small(c: ml_collections.ConfigDict) -> None:
   """Tiles of 42 px, half width: minutes on a CPU."""
-  training.make_small(c)
+  training.use_small(c)
   c.num_steps = 600
   c.batch_size = 32
   c.eval_batch_size = 64

@@ -1,46 +1,76 @@
-"""What every task shares: the loop, the solver, the devices, the hosts. No run of its own.
+"""What configs share: devices, hosts, the loop, the solver, common sections. No run of its own.
 
-Each field stands with its meaning in cfn.py, whose figures are the start; the config of a task says
-where it differs.
+Each field stands here with its meaning and the paper's figure, or that of most tasks; the config of
+a task says where it differs, and adds its own.
 """
 
 from collections.abc import Callable, Mapping
 
 import ml_collections
 
-from configs import cfn
-
 Variants = Mapping[str, Callable[[ml_collections.ConfigDict], None]]
 
 
-def make_config(task: str) -> ml_collections.ConfigDict:
-  """Builds the fields that the loop reads, for the config of a task to complete."""
-  c = cfn.get_config().copy_and_resolve_references().unlock()
-  for section in ('data', 'permutations', 'puzzle', 'model'):
-    del c[section]
-  del c.eval_bits  # of the pretext task alone
-  del c.init_from  # what these tasks start from is their own field
-  c.task = task
-  c.plateau_warning_steps = 0
+def make_untrained(task: str) -> ml_collections.ConfigDict:
+  """Builds the fields of every task: its name, the seed, the devices, the hosts."""
+  c = ml_collections.ConfigDict()
+  c.task = task  # which task main.py runs
+  c.seed = 0  # 0 or more; decides every random draw
+  c.eval_batch_size = 256  # images at once in an evaluation; changes no figure
+  c.num_devices = 0  # how many devices compute; 0: all of all hosts
+  c.matmul_precision = 'default'  # float32 products: 'default', 'tensorfloat32' or 'float32'
+  c.deterministic = False  # True: bit for bit the same on a GPU too, at some cost in speed
+  c.compilation_cache_dir = ''  # compiled programs are kept there for later runs; '': nowhere
+
+  # Several hosts; see docs/clusters.md.
+  h = c.distributed = ml_collections.ConfigDict()
+  h.mode = 'off'  # 'off', 'auto' (Slurm, TPU pod, Kubernetes, Open MPI) or 'explicit'
+  h.coordinator = ''  # 'explicit': HOST:PORT of process 0
+  h.num_processes = 0  # 'explicit': how many there are
+  h.process_id = 0  # 'explicit': which one this is, from 0
+  h.heartbeat_s = 20  # seconds of silence after which a process counts as dead
   return c
 
 
-# What only a task that trains reads.
-TRAINS = (
-  *('batch_size', 'num_steps', 'accumulate_steps', 'remat', 'compute_dtype', 'ema_decay'),
-  *('log_every_steps', 'eval_every_steps', 'checkpoint_every_steps', 'keep_latest', 'keep_best'),
-  *('start_over', 'on_nonfinite', 'nonfinite_limit', 'plateau_warning_steps'),
-  *('profile_steps', 'profile_start_step', 'solver', 'learning_rate', 'schedule', 'decay_steps'),
-  *('decay_factor', 'warmup_steps', 'momentum', 'weight_decay', 'clip_gradients'),
-  *('bias_rate', 'bias_decay'),
-)
+def make_frozen(task: str) -> ml_collections.ConfigDict:
+  """Builds those and what the loop reads, for a task that trains on frozen features."""
+  c = make_untrained(task)
+  c.batch_size = 256  # images a step, over all devices
+  c.num_steps = 350_000  # steps of the whole run
+  c.log_every_steps = 100  # steps between two lines of metrics.jsonl
+  c.eval_every_steps = 5_000  # steps between two evaluations; one comes at the end too
+  c.checkpoint_every_steps = 5_000  # steps between two checkpoints; evaluations save one too
+  c.keep_latest = 2  # newest checkpoints kept
+  c.keep_best = 1  # best checkpoints, by the task's own figure, kept besides them
+  c.start_over = False  # True: where every checkpoint is damaged, begin again at step 0
+  c.on_nonfinite = 'stop'  # a loss or gradient that is no number: 'stop', or 'skip' the step
+  c.nonfinite_limit = 10  # 'skip': such steps that a whole run may have; one more stops it
+  c.plateau_warning_steps = 0  # warn when the loss stays at chance for this many; 0: never
+  c.accumulate_steps = 1  # parts of a batch, one after the other; less memory
+  c.ema_decay = 0.0  # moving average of the parameters, evaluated beside them; 0: off, e.g. 0.999
+  c.profile_steps = 0  # steps whose trace is written into <workdir>/profile; 0: none
+  c.profile_start_step = 10  # the step at which it begins, counted from the start of this process
+
+  # The solver: Caffe's SGD.
+  c.solver = 'caffe'  # 'caffe': the rate inside the velocity; 'optax': outside
+  c.learning_rate = 0.01  # at the start
+  c.schedule = 'step'  # 'step': x decay_factor every decay_steps; 'cosine': to 0 at num_steps
+  c.decay_steps = 100_000  # steps between two drops of the rate
+  c.decay_factor = 0.1  # each drop multiplies the rate by this
+  c.warmup_steps = 0  # steps over which the rate rises linearly; 0: at once
+  c.momentum = 0.9  # 0 to 1
+  c.weight_decay = 5e-4  # L2, weights
+  c.clip_gradients = 0.0  # larger gradients are shrunk to this norm, all together; 0: off
+  c.bias_rate = 2.0  # biases: times the learning rate
+  c.bias_decay = 0.0  # biases: times the weight decay
+  return c
 
 
-def make_untrained(task: str) -> ml_collections.ConfigDict:
-  """Builds the fields that a task without training shares: devices, hosts, seed."""
-  c = make_config(task)
-  for field in TRAINS:
-    del c[field]
+def make_config(task: str) -> ml_collections.ConfigDict:
+  """Builds those and how a network is computed, for a task that trains one."""
+  c = make_frozen(task)
+  c.compute_dtype = 'float32'  # 'float32' or 'bfloat16'; parameters, logits, loss stay float32
+  c.remat = False  # True: the backward pass computes the trunk again; less memory, more time
   return c
 
 
@@ -52,40 +82,108 @@ def add_weights(c: ml_collections.ConfigDict) -> None:
   c.baseline = True  # True: random weights of the same shapes beside it
 
 
-def add_features(c: ml_collections.ConfigDict) -> None:
-  """Adds the sections of frozen features: `features`, the cache, and `model`, the trunk."""
-  f = c.features = ml_collections.ConfigDict()
-  f.pooling = 'average'  # of the maps: 'average', 'max', 'adaptive' (max), 'bilinear' or 'none'
-  f.dimensions = 9600  # largest number of values of a pooled map
-  f.dtype = 'float16'  # of the cache: 'float32' or 'float16'
-  f.part_images = 4096  # images in each part of the cache: what a stopped extraction may lose
-
-  m = c.model = ml_collections.ConfigDict()
-  m.stride = 4  # of conv1
-  m.init = 'caffe'  # of random weights: 'caffe' (Gaussian, 0.01) or 'he'
-  m.width = 1.0  # weights = 'random': channels of conv1 .. conv5, times this
-  m.order = 'caffenet'  # weights = 'random': 'caffenet' or 'alexnet'; else as the weights
-
-
-def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Adds the section `data` of labelled images, for a config to complete."""
+def add_images(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `data`: which images, ImageNet's here, and what loads them."""
   d = c.data = ml_collections.ConfigDict()
-  d.source = 'folder'  # see the config
+  d.source = 'tfds'  # 'bundled', 'folder', 'records', 'tfds' or 'voc'; see docs/data.md
   d.root = ''  # the folder; for 'tfds' its data folder, '' the usual one
-  d.split = ''  # see the config
-  d.val_root = ''  # a second folder for the test; '': see the next two
-  d.val_split = ''  # as split, for the test
-  d.val_fraction = 0.2  # held out by a hash of the names where no other test is named
-  d.val_max_images = 0  # test on at most this many images, a random subset; 0: on all
-  d.allow_empty_classes = False  # True: a class without test images is skipped and named
-  d.labels = 'lists'  # 'voc': from ImageSets/Main ('lists') or the XML files ('annotations')
-  d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
-  d.refresh = False  # True: list the folder again
-  d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
+  d.split = 'imagenet2012:train'  # 'tfds': name:split; 'voc': a list of ImageSets/Main
+  d.val_root = ''  # a second folder, for validation or test; '': see the next two
+  d.val_split = 'imagenet2012:validation'  # as split, for validation or test
+  d.val_fraction = 0.1  # held out by a hash of the names where neither of these is named
+  d.val_max_images = 0  # validate or test on at most this many, a random subset; 0: on all
   d.num_workers = 8  # loader processes; 0: threads of this process
   d.num_threads = 1  # reading threads in each process
   d.read_ahead_batches = 2  # batches that each loader process keeps ready
   return d
+
+
+def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `data` with how a folder is listed, and what a bad image does."""
+  d = add_images(c)
+  d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
+  d.refresh = False  # True: list the folder again
+  d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
+  return d
+
+
+def add_labelled(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `data` of labelled images."""
+  d = add_data(c)
+  d.source = 'tfds'  # one class an image: 'folder', 'records' or 'tfds'; several: 'voc' or 'tfds'
+  d.val_fraction = 0.2  # more than a validation set takes
+  d.allow_empty_classes = False  # True: a class without test images is skipped and named
+  d.labels = 'lists'  # 'voc': from ImageSets/Main ('lists') or the XML files ('annotations')
+  return d
+
+
+def add_views(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `views`: what a network sees of an image."""
+  v = c.views = ml_collections.ConfigDict()
+  v.view_px = 227  # side of what the network sees
+  v.resize_px = 256  # the image is resized to this before it is cropped
+  v.resize = 'squash'  # 'squash': to a square, as Caffe stores ImageNet; 'short_side'
+  return v
+
+
+def add_training_views(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `views` of a task that trains on them."""
+  v = add_views(c)
+  v.mirror = True  # training: half of the views are mirrored
+  return v
+
+
+def add_test(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `test`: how the views of a test image become one answer."""
+  t = c.test = ml_collections.ConfigDict()
+  t.draws = 10  # views of each test image that are averaged
+  t.average = 'softmax'  # of the views: 'softmax' (probabilities) or 'logits'
+  t.mirror = False  # True: half of those views are mirrored
+  return t
+
+
+def add_trunk(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `model`: conv1 .. conv5, AlexNet's."""
+  m = c.model = ml_collections.ConfigDict()
+  m.stride = 4  # of conv1
+  m.init = 'caffe'  # of what is drawn: 'caffe' (for inputs of scale 50) or 'he' (of scale 1)
+  # Weights that are loaded have an order and a width of their own.
+  m.order = 'caffenet'  # 'caffenet': pool, then LRN, biases 1; 'alexnet': LRN, then pool, 0.1
+  m.width = 1.0  # channels of conv1 .. conv5, times this
+  return m
+
+
+def add_model(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `model` with fully connected layers, AlexNet's too."""
+  m = add_trunk(c)
+  m.fc6_features = 4096  # of fc6, unless it is loaded
+  m.fc7_features = 4096  # of fc7, unless it is loaded; of the whole image or puzzle
+  m.dropout = 0.5  # after fc6 and fc7; 0: off
+  return m
+
+
+def add_cache(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `features`: the cache of frozen features."""
+  f = c.features = ml_collections.ConfigDict()
+  f.dtype = 'float16'  # of the cache: 'float32' or 'float16'
+  f.part_images = 4096  # images in each part of the cache: what a stopped extraction may lose
+  return f
+
+
+def add_features(c: ml_collections.ConfigDict) -> None:
+  """Adds the sections of frozen features: `features`, pooled maps, and `model`, the trunk."""
+  f = add_cache(c)
+  f.pooling = 'average'  # of the maps: 'average', 'max', 'adaptive' (max), 'bilinear' or 'none'
+  f.dimensions = 9600  # largest number of values of a pooled map
+  add_trunk(c)
+
+
+def add_probe(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `probe`: a linear classifier on frozen features."""
+  p = c.probe = ml_collections.ConfigDict()
+  p.standardize = 'dimension'  # mean 0, variance 1 by 'channel', 'dimension'; '': features as is
+  p.init_std = 0.01  # standard deviation of the classifier's first weights
+  return p
 
 
 def choose(
@@ -119,7 +217,7 @@ def use_voc(c: ml_collections.ConfigDict) -> None:
   c.data.num_workers = 0
 
 
-def make_small(c: ml_collections.ConfigDict) -> None:
+def use_small(c: ml_collections.ConfigDict) -> None:
   """Sets what the small variants share: a folder of photographs, weights of cfn.py:small, a CPU."""
   use_folder(c)
   c.model.init = 'he'

@@ -62,7 +62,7 @@ def test_a_config_of_a_user_imports_ours_and_its_own_neighbours(elsewhere):
 
 def test_a_copy_of_the_folder_imports_its_own_files(tmp_path):
   shutil.copytree(REPOSITORY / 'configs', tmp_path / 'mine')
-  path = tmp_path / 'mine' / 'cfn.py'
+  path = tmp_path / 'mine' / 'training.py'
   path.write_text(path.read_text().replace('c.momentum = 0.9 ', 'c.momentum = 0.5 '))
   assert config_files.load(f'{tmp_path}/mine/solve.py').momentum == 0.5
   assert config_files.load('solve').momentum == 0.9

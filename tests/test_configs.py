@@ -1,6 +1,7 @@
 """Configs: every field is documented and read, every variant builds."""
 
 import ast
+import functools
 import importlib.util
 import pathlib
 import re
@@ -8,14 +9,20 @@ import re
 import ml_collections
 import pytest
 
-from cfn_jax import fields
+from cfn_jax import fields, main
 from cfn_jax.jigsaw import permutations
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = REPOSITORY / 'cfn_jax'
+METHODS = {'to_dict', 'lock', 'unlocked'}  # of a config
 CONFIGS = {
-  'cfn': ('', 'release', 'text', 'unblocked', 'small', 'tiny'),
+  'cfn': (
+    *('', 'release', 'text', 'unblocked', 'plus', 'small', 'plus_small', 'tiny', 'plus_tiny'),
+  ),
+  'relative_position': ('', 'doersch', 'small', 'tiny'),
+  'rotation': ('', 'small', 'tiny'),
   'frozen_layers': ('', 'small'),
   'voc07_classification': ('', 'small'),
   'recognition': ('', 'alexnet', 'small', 'small_alexnet'),
@@ -24,7 +31,10 @@ CONFIGS = {
   'knn': ('', 'voc', 'small', 'small_voc'),
   'solve': ('', 'small'),
 }
-BUILDS_ON_CFN = 'training'  # no config of its own
+SHARED = 'training'  # no config of its own
+PRETEXTS = ('cfn', 'relative_position', 'rotation')
+# Pretext tasks share the code that reads their configs; solve reads that of a training.
+ALSO_READS = dict.fromkeys((*PRETEXTS, 'alexnet_to_jigsaw', 'solve'), PRETEXTS)
 
 
 def _load(name='cfn'):
@@ -51,10 +61,10 @@ def _chain(node):
   return [node.id, *names] if isinstance(node, ast.Name) else []
 
 
-def _fields_read(path):
-  """Returns the fields that a module reads off a config, by local names of sections too."""
+def _fields_read(tree):
+  """Returns the fields that code reads off a config, by local names of sections too."""
   read = set()
-  for function in ast.walk(ast.parse(path.read_text())):
+  for function in ast.walk(tree):
     if not isinstance(function, ast.FunctionDef):
       continue
     sections = {'config': ''}
@@ -74,42 +84,86 @@ def _fields_read(path):
   return read
 
 
-def _fields():
-  """Returns the fields of every config."""
-  return set().union(*(_leaves(_load(name).get_config()) for name in CONFIGS))
+def _find_unknown(read, known):
+  """Returns what is read off a config, and is no field, no section and no method of it."""
+  known = {'', *known, *(field.split('.')[0] for field in known)}
+  fields = {field.removesuffix('.') for field in read}
+  return {field for field in fields - known if not METHODS & {*field.split('.')}}
+
+
+@functools.cache
+def _parse(name):
+  """Returns the modules that 'room/module' imports, by local name, and what it defines, by name."""
+  tree = ast.parse((PACKAGE / f'{name}.py').read_text())
+  modules, defined = {}, {}
+  for node in ast.walk(tree):
+    if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('cfn_jax'):
+      folder = '/'.join(node.module.split('.')[1:])
+      names = {each.asname or each.name: f'{folder}/{each.name}'.lstrip('/') for each in node.names}
+      modules |= {name: path for name, path in names.items() if (PACKAGE / f'{path}.py').exists()}
+  for node in tree.body:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+      defined[node.name] = node
+    elif isinstance(node, ast.Assign):
+      defined |= {each.id: node for each in node.targets if isinstance(each, ast.Name)}
+  return modules, defined
+
+
+def _reachable(task):
+  """Returns what a task can reach, as pairs of a module and what is defined there.
+
+  Followed are names and attributes of modules, in functions and classes as a whole.
+  """
+  start = main.TASKS[task].removeprefix('cfn_jax.').replace('.', '/')
+  found, left = set(), [('main', 'main'), (start, 'open_task')]
+  while left:
+    module, name = here = left.pop()
+    modules, defined = _parse(module)
+    if name not in defined or here in found:
+      continue
+    found.add(here)
+    for node in ast.walk(defined[name]):
+      if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        if node.value.id in modules:
+          left.append((modules[node.value.id], node.attr))
+      elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        left.append((module, node.id))
+  return found
 
 
 def test_every_config_is_tested():
   files = {path.stem for path in (REPOSITORY / 'configs').glob('*.py')}
-  assert files == {*CONFIGS, BUILDS_ON_CFN}
+  assert files == {*CONFIGS, SHARED}
 
 
-def test_each_field_is_read():
-  read = set().union(*(_fields_read(path) for path in (REPOSITORY / 'cfn_jax').rglob('*.py')))
-  unread = _fields() - read
+@pytest.mark.parametrize('name', CONFIGS)
+def test_a_task_reads_each_field_of_its_config_and_no_other(name):
+  config = _load(name).get_config()
+  known, read = set(_leaves(config)), set()
+  for module, defined in _reachable(config.task):
+    read |= _fields_read(_parse(module)[1][defined])
+  unread = known - read
   assert not unread
+  others = (_leaves(_load(other).get_config()) for other in ALSO_READS.get(name, ()))
+  unknown = _find_unknown(read, known.union(*others))
+  assert not unknown
 
 
 def test_only_fields_of_the_config_are_read():
-  fields = _fields()
-  sections = {field.split('.')[0] for field in fields if '.' in field}
-  methods = {'to_dict', 'lock', 'unlocked'}
-  for path in (REPOSITORY / 'cfn_jax').rglob('*.py'):
-    for read in _fields_read(path):
-      field = read.removesuffix('.')
-      first = field.split('.')
-      known = field in fields or not field or field in sections or methods & set(first)
-      assert known, f'{path}: config.{field}'
+  known = set().union(*(_leaves(_load(name).get_config()) for name in CONFIGS))
+  for path in PACKAGE.rglob('*.py'):
+    unknown = _find_unknown(_fields_read(ast.parse(path.read_text())), known)
+    assert not unknown, path
 
 
-@pytest.mark.parametrize('name', [*CONFIGS, BUILDS_ON_CFN])
+@pytest.mark.parametrize('name', [*CONFIGS, SHARED])
 def test_each_field_has_a_comment(name):
   text = (REPOSITORY / 'configs' / f'{name}.py').read_text()
   # The figures of a variant need none: their fields stand with their meaning above.
-  parts = [part for part in text.split('\ndef ') if not part.startswith(('_', 'make_'))]
+  parts = [part for part in text.split('\ndef ') if not part.startswith(('_', 'use_'))]
   parts += [part for part in text.split('\ndef ') if part.startswith('_paper')]
   for line in '\n'.join(parts).splitlines():
-    if re.match(r'  \w\.\w+ = ', line) and not line.startswith('  c.task = '):
+    if re.match(r'  \w\.\w+ = ', line):
       assert '  # ' in line, line
 
 
@@ -135,17 +189,6 @@ def test_each_variant_builds_with_the_same_fields_and_types(name, variant):
     for part in field.split('.'):
       ours, theirs = ours[part], theirs[part]
     assert type(ours) is type(theirs), field
-
-
-@pytest.mark.parametrize('name', CONFIGS)
-def test_every_task_that_trains_has_the_fields_of_the_loop_and_no_other(name):
-  """What is no section of the pretext task is read by the loop, whatever the task."""
-  shared = {field for field in _leaves(_load().get_config()) if '.' not in field}
-  shared -= {'init_from', 'eval_bits'}  # of the pretext task alone
-  loop = set(_load(BUILDS_ON_CFN).TRAINS)
-  assert loop < shared
-  ours = set(_leaves(_load(name).get_config()))
-  assert (shared - loop <= ours and not loop & ours) if name == 'knn' else shared <= ours
 
 
 def test_an_unknown_variant_names_the_known_ones():

@@ -228,7 +228,7 @@ def test_nothing_that_a_network_or_a_solver_is_made_of_is_left_out():
 def test_fields_that_spread_the_work_change_no_identity(images, monkeypatch, tmp_path):
   before = identify(make_config('linear_probe', images), monkeypatch, tmp_path)
   config = make_config('linear_probe', images)
-  config.update({'log_every_steps': 3, 'keep_latest': 5, 'remat': True})
+  config.update({'log_every_steps': 3, 'keep_latest': 5})
   config.data.num_workers = 1
   assert identify(config, monkeypatch, tmp_path) == before
 

@@ -9,12 +9,11 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-import jax.numpy as jnp
 import ml_collections
 
 from cfn_jax import fields
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks, views
-from cfn_jax.models import figures
+from cfn_jax.models import alexnet, figures
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
@@ -77,7 +76,7 @@ def make_run(
     placed,
     num_classes=len(data.class_names),
     dropout=model.dropout,
-    dtype=jnp.dtype(config.compute_dtype),
+    dtype=alexnet.find_dtype(config.compute_dtype),
     remat=config.remat,
   ).clone(fc6_features=model.fc6_features, fc7_features=model.fc7_features)
   made = classifier.Classifier(

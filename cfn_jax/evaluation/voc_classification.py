@@ -11,7 +11,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import ml_collections
 
 from cfn_jax import fields
@@ -25,7 +24,7 @@ from cfn_jax.evaluation import (
   trunks,
   views,
 )
-from cfn_jax.models import figures
+from cfn_jax.models import alexnet, figures
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import networks, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -132,19 +131,15 @@ def make_classifier(
       f"trained = 'fc8' locks fc6 and fc7, but {trunk.name} holds none for views of {px} px at "
       f"stride {model.stride}: take 'fc6-8' or 'all'"
     )
-  features = {
-    f'{name}_features': params[name]['kernel'].shape[1]
-    if name in params
-    else model[f'{name}_features']
-    for name in ('fc6', 'fc7')
-  }
+  widths = {'fc6': model.fc6_features, 'fc7': model.fc7_features}
+  widths |= {name: params[name]['kernel'].shape[1] for name in widths if name in params}
   network: Any = networks.make_network(
     placed,
     num_classes=len(data.class_names),
     dropout=model.dropout,
-    dtype=jnp.dtype(config.compute_dtype),
+    dtype=alexnet.find_dtype(config.compute_dtype),
     remat=config.remat,
-  ).clone(**features)
+  ).clone(fc6_features=widths['fc6'], fc7_features=widths['fc7'])
   if config.trained == 'pool5':
     network = classifier.Pool5Linear(len(data.class_names), network.trunk)
     params = placed.params

@@ -131,7 +131,7 @@ def make_trunk(config: ml_collections.ConfigDict) -> trunk.Trunk:
     init_name=c.init,
     stride=c.stride,
     width=c.width,
-    dtype=jnp.dtype(config.compute_dtype),
+    dtype=alexnet.find_dtype(config.compute_dtype),
     remat=config.remat,
   )
 
@@ -146,7 +146,6 @@ def make_model(config: ml_collections.ConfigDict, classes: int) -> alexnet.AlexN
   c = config.model
   if c.name not in cfn.NAMES:
     raise ValueError(f"model.name = '{c.name}' is unknown: one of {', '.join(cfn.NAMES)}")
-  alexnet.check_dtype(config.compute_dtype)
   if c.name == 'stacked' and c.permutations_per_pass > 1:
     raise ValueError(
       f'model.permutations_per_pass = {c.permutations_per_pass}: the stacked network sees all '

@@ -80,7 +80,8 @@ def count_parameters(params: Mapping[str, Any]) -> int:
   return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
 
 
-def check_dtype(name: str) -> None:
-  """Raises ValueError for a type in which no network computes."""
+def find_dtype(name: str) -> Any:
+  """Returns the type in which a network computes; raises ValueError where none does."""
   if name not in DTYPES:
     raise ValueError(f"compute_dtype = '{name}': one of {', '.join(DTYPES)}")
+  return jnp.dtype(name)

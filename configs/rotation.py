@@ -1,0 +1,55 @@
+"""Pretraining by rotation: by how many quarter turns is an image rotated? Gidaris et al., 2018.
+
+  rotation.py          227-px crops of ImageNet in all four rotations, on AlexNet's stride of 4
+  rotation.py:small    half width, 48-px crops of small images: an hour on a CPU, any folder
+  rotation.py:tiny     bundled photographs: two minutes on two CPU cores
+
+All fields are those of cfn.py; what is left out of the source stands in docs/deviations.md.
+"""
+
+import ml_collections
+
+from configs import cfn, training
+
+
+def get_config(variant: str = '') -> ml_collections.ConfigDict:
+  """Builds the config of a variant; '' is the full run."""
+  return training.choose(_paper(), variant, VARIANTS)
+
+
+def _paper() -> ml_collections.ConfigDict:
+  c = cfn.make_pretext('rotation')
+  c.batch_size = 192  # images, each in four rotations
+  c.num_steps = 333_000  # 50 epochs of ImageNet
+  c.puzzle.crop_px = 227
+  c.puzzle.crop_mode = 'random'
+  c.puzzle.grid = 1  # one tile, without a gap, in its four rotations
+  c.puzzle.cell_px = 227
+  c.puzzle.tile_px = 227
+  c.puzzle.grey_fraction = 0.0
+  c.puzzle.channel_shift_px = 0
+  c.model.stride = 4
+  c.model.fc6_features = 4096
+  c.model.permutations_per_pass = 4  # all rotations
+  return c
+
+
+def _shrink(c: ml_collections.ConfigDict) -> None:
+  """Whole scenes at a small size: four crops of 48 px have the pixels of nine tiles of 32 px."""
+  c.puzzle.resize_px = 64
+  c.puzzle.crop_px = 48
+  c.puzzle.cell_px = 48
+  c.puzzle.tile_px = 48
+
+
+def _small(c: ml_collections.ConfigDict) -> None:
+  cfn.use_small(c)
+  _shrink(c)
+
+
+def _tiny(c: ml_collections.ConfigDict) -> None:
+  cfn.use_tiny(c)
+  _shrink(c)
+
+
+VARIANTS = {'small': _small, 'tiny': _tiny}
