@@ -10,7 +10,8 @@
   cfn.py:tiny        24 permutations on bundled photographs: two minutes on two CPU cores
   cfn.py:plus_tiny   the same with occluders and colour projection
 
-relative_position.py and rotation.py are its rivals on the same trunk. Any field can be set on the command line: `--config.puzzle.grey_fraction=0`.
+relative_position.py and rotation.py are its rivals on the same trunk. Any field can be set on the
+command line: `--config.puzzle.grey_fraction=0`.
 """
 
 import ml_collections

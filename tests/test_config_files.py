@@ -210,7 +210,8 @@ def test_what_draws_puzzles_names_the_configs_that_make_some(capsys):
     assert benchmark.main([*part, '--config=knn:small']) == 2
     said = capsys.readouterr().err
     assert said == (
-      "error: --config=knn:small is made for the task 'knn': take cfn or alexnet_to_jigsaw\n"
+      "error: --config=knn:small is made for the task 'knn': take cfn or relative_position or "
+      'rotation or alexnet_to_jigsaw\n'
     )
 
 

@@ -6,6 +6,7 @@ making the puzzle (crop, grey, tiles, shuffle) and stacking the batch.
 """
 
 import argparse
+import dataclasses
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from cfn_jax import command, places
 from cfn_jax.data import array_records, pipeline, sources, streams
-from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
 
 LARGEST = {'batch': 2**16, 'seconds': 86_400, 'puzzles_per_image': 10**6}
@@ -43,12 +44,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
       flag = f'--{name.replace("_", "-")}={getattr(arguments, name)}'
       raise ValueError(f'{flag}: more than 0, at most {largest}')
   config = command.load_config(arguments.config, tasks=command.PUZZLES)
-  if arguments.puzzles_per_image > config.permutations.num:
-    raise ValueError(
-      f'--puzzles-per-image={arguments.puzzles_per_image}: at most the {config.permutations.num} '
-      'permutations of the config'
-    )
   reader, make = open_input(arguments.images, config)
+  if arguments.puzzles_per_image > len(make.rows):
+    raise ValueError(
+      f'--puzzles-per-image={arguments.puzzles_per_image}: at most the {len(make.rows)} questions '
+      'of the config'
+    )
   loading = pipeline.Loading(num_workers=arguments.workers)
   figures: dict[str, Any] = {
     'images': len(reader.source),
@@ -86,11 +87,9 @@ def open_input(
   is_prepared = (places.local(folder) / array_records.INDEX).is_file()
   kind = 'records' if is_prepared else 'folder'
   source, _ = sources.open_sources(source=kind, root=folder, val_fraction=0)
-  permutations = permutation_sets.make_permutations(
-    config.permutations.num, ties='random', grid=config.puzzle.grid
-  )
-  make = transform.MakePuzzle(transform.make_geometry(config), permutations, 1, 0, config.seed)
-  return pipeline.Reader(source, seed=config.seed, min_side_px=config.puzzle.resize_px), make
+  reader = pipeline.Reader(source, seed=config.seed, min_side_px=config.puzzle.resize_px)
+  pretext = pretexts.make_pretext(config, lambda: (reader, reader))
+  return reader, dataclasses.replace(pretext.visits, puzzles=1, fixed_per_image=0)
 
 
 def time_stages(
