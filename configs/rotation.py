@@ -40,6 +40,7 @@ def _shrink(c: ml_collections.ConfigDict) -> None:
   c.puzzle.crop_px = 48
   c.puzzle.cell_px = 48
   c.puzzle.tile_px = 48
+  c.model.stride = 2
 
 
 def _small(c: ml_collections.ConfigDict) -> None:

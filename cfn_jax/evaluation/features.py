@@ -6,7 +6,6 @@ Paper, section 4: features are judged by what simple classifiers do with them. V
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -80,7 +79,7 @@ class Extractor:
 
   def _see_tiles(self, params: Mapping[str, Any], views: jax.Array) -> jax.Array:
     """Returns fc6 of the middle tile of each cell: `[B, T * D]`."""
-    grid = math.isqrt(self.weights.tiles())
+    grid = geometry.choose_grid(self.weights)
     tile, cell = geometry.choose_input_px(self.weights), self.view_px // grid
     starts = [index * cell + (cell - tile) // 2 for index in range(grid)]
     tiles = jnp.stack(
@@ -152,7 +151,12 @@ def make_extractor(
       f'({", ".join(weights.layers())}); take --config.layers="{kept}"'
     )
   if needed and weights.kind == 'cfn':
-    grid, tile = math.isqrt(weights.tiles()), geometry.choose_input_px(weights)
+    grid, tile = geometry.choose_grid(weights), geometry.choose_input_px(weights)
+    if 'fc7' in needed and weights.tiles() != grid**2:
+      raise weights_lib.WeightsError(
+        f'{trunk.name}: fc7 sees {weights.tiles()} tiles, and a view has {grid**2}; leave fc7 out '
+        'of --config.layers'
+      )
     if view_px // grid < tile:
       raise ValueError(
         f'views.view_px = {view_px}: a view holds {grid} x {grid} tiles of {tile} px, at least '

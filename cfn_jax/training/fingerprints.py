@@ -44,6 +44,6 @@ def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
   then, now = fields.flatten(saved), fields.flatten(json.loads(json.dumps(dict(wanted))))
   return [
     f'{name}: {then.get(name)!r} then, {now.get(name)!r} now'
-    for name in sorted({*then, *now})
+    for name in {**then, **now}
     if then.get(name) != now.get(name)
   ]

@@ -132,6 +132,8 @@ def read_checkpoint(
     'metrics': _read_json(folder / 'metrics' / 'metrics'),
     'permutations': permutations,
   }
+  if asked := _read_json(folder.parent.parent / 'questions.json'):
+    origin['questions'] = asked
   if not digests.is_verified(meta):
     origin['notes'] = ['not verified: the step was saved without digests of its arrays']
   with _named_errors(folder):

@@ -1,5 +1,6 @@
-"""The size of the images that a network was made for, from its weights and where they are from."""
+"""The images and tiles that a network was made for, from its weights and where they are from."""
 
+import math
 from typing import Any
 
 from cfn_jax.models import figures
@@ -13,12 +14,29 @@ def choose_input_px(weights: weights_lib.Weights) -> int:
   Without fc6 any size from about 30 px on works; 227 is AlexNet's.
   """
   wanted = weights.pool5_side()
-  tile_px: Any = weights.origin
-  for name in ('config', 'puzzle', 'tile_px'):  # a file's own words: anything may be there
-    tile_px = tile_px.get(name) if isinstance(tile_px, dict) else 0
-  asked = [tile_px] if isinstance(tile_px, int) and weights.kind == 'cfn' else []
+  tile_px = _read_puzzle(weights, 'tile_px')
+  asked = [tile_px] if tile_px and wanted else []
   for size_px in (*asked, 227, *range(figures.KERNELS_PX[0], 2000)):
     side = figures.map_sides(size_px, weights.stride, padding=weights.padding)['pool5']
     if side and side == (wanted or side):
       return int(size_px)
   raise weights_lib.WeightsError(f'no image gives a pool5 of {wanted} x {wanted} for fc6')
+
+
+def choose_grid(weights: weights_lib.Weights) -> int:
+  """Returns how many tiles a side an image is cut into for fc6 of a CFN.
+
+  Those that fc7 sees, where they make a square; else what the record of training says; else 3.
+  """
+  grid = math.isqrt(weights.tiles())
+  if grid > 1 and grid**2 == weights.tiles():
+    return grid
+  return _read_puzzle(weights, 'grid') or 3
+
+
+def _read_puzzle(weights: weights_lib.Weights, name: str) -> int:
+  """Returns a number of the section `puzzle` of training's config; 0 where there is none."""
+  found: Any = weights.origin
+  for key in ('config', 'puzzle', name):  # a file's own words: anything may be there
+    found = found.get(key) if isinstance(found, dict) else 0
+  return found if isinstance(found, int) and 0 < found < 5000 else 0

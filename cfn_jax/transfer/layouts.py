@@ -26,6 +26,7 @@ PEERS = {
 }
 AUTHORS, PORT = PEERS
 _GRIDS = (1, 4, 9, 16, 25)  # tiles that a fc7 may see
+_PLACES = 8  # classes of a network that compares two tiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +162,9 @@ def _drop_foreign_heads(params: weights_lib.Params) -> list[str]:
   reason = ''
   if 'fc6' in params and 'fc7' in params:
     rows, features = params['fc7']['kernel'].shape[0], params['fc6']['kernel'].shape[1]
-    if rows % features == 0 and rows // features not in _GRIDS:
+    outputs = params['fc8']['kernel'].shape[1] if 'fc8' in params else 0
+    seen = (*_GRIDS, 2) if outputs == _PLACES else _GRIDS
+    if rows % features == 0 and rows // features not in seen:
       heads, reason = heads[1:], f'fc7 sees {rows // features} times fc6'
   elif gap and 'conv1' in params:
     heads, reason = [name for name in heads if name > gap], f'there is no {gap}'
