@@ -20,6 +20,7 @@ ROOMS = {
   'data': {'data'},
   'jigsaw/permutation': {'jigsaw/permutation', 'data/file_kinds'},
   'jigsaw/puzzle': set(),
+  'jigsaw/questions': set(),
   'jigsaw/solving': set(),
   'jigsaw/transform': {'data/pipeline', 'data/streams', 'data/images', 'jigsaw/puzzle'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
@@ -72,6 +73,7 @@ LEAVES = (
   'evaluation/tables.py',
   'evaluation/pooling.py',
   'evaluation/feature_cache.py',
+  'jigsaw/questions.py',
   'jigsaw/solving.py',
 )
 LOADER_MODULES = (

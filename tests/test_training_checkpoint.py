@@ -331,6 +331,16 @@ def test_newest_and_best_are_kept_independently(latest, best, kept, tmp_path):
   assert step_folders.find_steps(tmp_path / 'checkpoints') == kept
 
 
+def test_with_a_minus_before_its_name_the_smallest_figure_is_the_best(tmp_path):
+  saver = checkpoint.Checkpoints(tmp_path, keep_latest=1, keep_best=1, best='-loss')
+  with saver:
+    for step, loss in ((1, 0.9), (2, 0.2), (3, 0.5), (4, 0.7)):
+      saver.save(step, {'a': jnp.zeros(2)}, META, {'loss': loss})
+    saver.wait()
+    assert saver.best() == 2
+  assert step_folders.find_steps(tmp_path / 'checkpoints') == [2, 4]
+
+
 def test_a_figure_that_is_not_a_number_is_never_the_best(tmp_path):
   with open_checkpoints(tmp_path) as saver:
     for step, score in ((1, 0.2), (2, float('nan')), (3, 0.1)):

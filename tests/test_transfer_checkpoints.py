@@ -99,13 +99,14 @@ def test_the_best_step_is_one_whose_accuracy_is_a_number(run, quick, accuracy):
   assert files.load_weights(run).origin['step'] == 9
 
 
-def test_the_best_step_is_the_best_by_the_figure_of_its_own_run(tmp_path):
+@pytest.mark.parametrize(('best', 'step'), [('val_map', 2), ('-val_map', 1)])
+def test_the_best_step_is_the_best_by_the_figure_of_its_own_run(tmp_path, best, step):
   weights = cases.draw(width=0.1, features=8)
   figures = (0.2, 0.9, 0.4)
   test_transfer_files.save_run(
-    tmp_path, weights.params, steps=(1, 2, 3), accuracies=figures, best='val_map'
+    tmp_path, weights.params, steps=(1, 2, 3), accuracies=figures, best=best
   )
-  assert files.load_weights(tmp_path, step='best').origin['step'] == 2
+  assert files.load_weights(tmp_path, step='best').origin['step'] == step
   for folder in (tmp_path / 'checkpoints').iterdir():
     shutil.rmtree(folder / 'metrics')
   with pytest.raises(weights_lib.WeightsError, match=r"no step was evaluated.*take 'latest'"):

@@ -56,7 +56,7 @@ def save_run(
       conv1 = state['params']['conv1']
       moved = state['params'] | {'conv1': conv1 | {'bias': conv1['bias'] + step}}
       meta = {**told, 'fingerprint': {'seed': 0}}
-      saver.save(step, state | {'params': moved}, meta, {best: accuracy})
+      saver.save(step, state | {'params': moved}, meta, {best.removeprefix('-'): accuracy})
 
 
 @pytest.fixture(scope='module')

@@ -58,7 +58,7 @@ class Checkpoints:
     workdir: absolute folder of the run.
     keep_latest: how many of the newest steps stay.
     keep_best: how many of the best by `best` stay besides them.
-    best: the figure that decides, larger is better.
+    best: the figure that decides, see `Task.best`.
   """
 
   def __init__(self, workdir: pathlib.Path, *, keep_latest: int, keep_best: int, best: str) -> None:
@@ -199,7 +199,7 @@ class Checkpoints:
       CheckpointError: this save cannot begin, or the one before it failed.
     """
     self.wait()
-    scored = self._best in figures
+    scored = self._best.removeprefix('-') in figures
     if step in self.steps():
       if scored and jax.process_index() == 0:
         step_folders.add_figures(self.folder / str(step), figures)

@@ -95,7 +95,12 @@ def fit(
 
       # ---- save
       with watch.paused():
-        wanted = last or stopped or task.best in row or step % config.checkpoint_every_steps == 0
+        wanted = (
+          last
+          or stopped
+          or task.best.removeprefix('-') in row
+          or step % config.checkpoint_every_steps == 0
+        )
         if wanted and (fresh or due):
           check_finite(report, step, ends=False)
           saver.save(step, state, _describe(task, config, left, check_finite.count), row)

@@ -141,10 +141,16 @@ def read_back(folder: pathlib.Path, state: Any) -> None:
     raise CheckpointError(f'what was saved does not read back: {error}') from error
 
 
-def read_score(folder: pathlib.Path, name: str) -> float:
-  """Returns a figure of a step's evaluation; nan where it has none."""
+def read_score(folder: pathlib.Path, best: str) -> float:
+  """Returns what steps are ranked by, larger is better; nan for one without an evaluation.
+
+  Args:
+    best: see `Task.best`.
+  """
   try:
-    return float(json.loads((folder / 'metrics' / 'metrics').read_bytes())[name])
+    figures = json.loads((folder / 'metrics' / 'metrics').read_bytes())
+    figure = float(figures[best.removeprefix('-')])
+    return -figure if best.startswith('-') else figure
   except (OSError, ValueError, KeyError, TypeError):
     return float('nan')
 

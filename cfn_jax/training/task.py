@@ -59,7 +59,8 @@ class Task:
     train_batches: (first step, stop) to this host's rows of every batch.
     records: the names of the records in a step's batch, for messages.
     evaluations: by name; their figures are logged under the names they give.
-    best: the figure by which the best checkpoints are kept; larger is better.
+    best: the figure by which the best checkpoints are kept: larger is better, or smaller with a
+      minus before its name, as in '-val_loss'.
     labels: parameters to 'weight', 'bias' or 'locked' of each, for the optimizer.
     examples: what a step goes through, for the throughput: name to number.
     fingerprint: what a resumed run must share with the run before it: name to value.

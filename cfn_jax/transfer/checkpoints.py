@@ -81,10 +81,11 @@ def is_step(path: pathlib.Path) -> bool:
 
 
 def _figure(folder: pathlib.Path) -> float:
-  """Returns the figure of a step that its run ranks steps by; -inf where it has none."""
+  """Returns what a step is ranked by, larger is better, as `Task.best` says; -inf for nothing."""
   best = str(_read_json(folder / 'meta' / 'metadata').get('best'))
   try:
-    figure = float(_read_json(folder / 'metrics' / 'metrics')[best])
+    figure = float(_read_json(folder / 'metrics' / 'metrics')[best.removeprefix('-')])
+    figure = -figure if best.startswith('-') else figure
   except (KeyError, TypeError, ValueError, ArithmeticError):
     return -math.inf
   return figure if math.isfinite(figure) else -math.inf
