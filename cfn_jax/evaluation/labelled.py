@@ -67,16 +67,7 @@ def open_labelled(
     raise sources.SourceError(
       f"data.source = '{d.source}': images of several classes come from 'voc' or 'tfds'"
     )
-  training, testing = sources.open_sources(
-    source=d.source,
-    root=d.root,
-    split=d.split,
-    val_root=d.val_root,
-    val_split=d.val_split,
-    val_fraction=d.val_fraction,
-    cache_dir=d.cache_dir,
-    refresh=d.refresh,
-  )
+  training, testing = sources.open_config(d)
   if not len(testing):
     raise sources.SourceError(
       f'none of the {len(training):,} images is held out for the test: set data.val_root, '

@@ -16,14 +16,12 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
 from cfn_jax.models import alexnet, figures
 from cfn_jax.transfer import files
 from cfn_jax.transfer import weights as weights_lib
 
 ENUMERATED = 8  # tiles; the permutations of more are too many to list
-DATA = ('source', 'root', 'split', 'val_root', 'val_split', 'val_fraction')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +72,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
   permutations = find_permutations(weights, path)
   own = complete_config(weights.origin.get('config'), config, path)
   fields.check_numbers(own)
-  training, validation = pretexts.open_data(own)
+  training, validation = sources.open_config(own.data)
   for which, source in (('training', training), ('validation', validation)):
     if not len(source):
       raise ValueError(f'{source.description}: there are no {which} images')
@@ -146,8 +144,7 @@ def complete_config(
   # What its training did not read had no effect there.
   data = sources.clear_idle(d.source or data.get('source', ''), data)
   if d.source:
-    data |= {field: d[field] for field in DATA}
-  data |= {'num_workers': d.num_workers, 'val_max_images': d.val_max_images}
+    data |= d.to_dict()
   return ml_collections.ConfigDict({**values, 'data': data})
 
 
