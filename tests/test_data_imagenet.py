@@ -169,6 +169,7 @@ def test_a_part_of_the_classes_is_numbered_as_in_training(tars, tmp_path):
   run(tmp_path / 'part.tar', tmp_path / 'other', labels=str(tmp_path / 'part.csv'))
   _, foreign = sources.open_sources(**{**fields, 'val_root': str(tmp_path / 'other')})
   assert foreign.class_names == () and foreign[0].label == -1
+  assert 'n09999999' in foreign.foreign_classes and val.foreign_classes == ()
 
 
 NAMES = [f'ILSVRC2012_val_{number:08d}.JPEG' for number in range(1, 4)]

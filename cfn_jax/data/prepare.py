@@ -20,9 +20,9 @@ import numpy as np
 
 from cfn_jax import places, terminal
 from cfn_jax.data import array_records, prepare_pool, prepare_shard, prepare_source
+from cfn_jax.data.folder import NamedSource
 from cfn_jax.data.prepare_pool import PrepareError
 from cfn_jax.data.prepare_shard import Settings, write_json
-from cfn_jax.data.prepare_source import PreparableSource
 from cfn_jax.data.record import Source
 
 # Shards are what an interrupted run does again, and files that loader processes open.
@@ -146,7 +146,7 @@ def _claim(out: pathlib.Path, source: Source, stamp: str, settings: Settings) ->
 
 
 def _run(
-  source: PreparableSource,
+  source: NamedSource,
   out: pathlib.Path,
   settings: Settings,
   num_workers: int,
@@ -210,7 +210,7 @@ def _verified(out: pathlib.Path, entries: dict[int, dict[str, Any]]) -> dict[int
 def _write_index(
   out: pathlib.Path,
   entries: list[dict[str, Any]],
-  source: PreparableSource,
+  source: NamedSource,
   settings: Settings,
 ) -> dict[str, Any]:
   class_names = source.class_names
