@@ -125,7 +125,6 @@ def _claim(out: pathlib.Path, source: Source, stamp: str, settings: Settings) ->
     return
   try:
     earlier = json.loads(path.read_bytes())
-    stated['files'] = stamp if 'files' in earlier else None  # folders of old have no stamp
     differing = [key for key in stated if earlier.get(key) != stated[key]]
   except (ValueError, AttributeError, TypeError):
     raise PrepareError(f'{path} is damaged; delete {out} and start again') from None

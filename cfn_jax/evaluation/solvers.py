@@ -3,7 +3,6 @@
 The images are those of its training, or others. Between transfer/ and solve.py.
 """
 
-import copy
 import dataclasses
 import itertools
 import math
@@ -127,10 +126,7 @@ def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
 def complete_config(
   saved: Any, config: ml_collections.ConfigDict, path: str
 ) -> ml_collections.ConfigDict:
-  """Returns the config of a network's training, with the images that `config.data` names, if any.
-
-  Fields that an older version did not have are those of `config`.
-  """
+  """Returns the config of a network's training, its images those of `config.data`, if any."""
   if not isinstance(saved, Mapping) or not {'puzzle', 'model', 'data'} <= set(saved):
     raise weights_lib.WeightsError(f'{path}: the config of its training is not there')
   d = config.data
@@ -139,13 +135,11 @@ def complete_config(
       f"data.{field} = {d[field]!r}: with data.source = '' the images are those of the "
       "checkpoint's training; name their kind too, as in --config.data.source=folder"
     )
-  values = {**config.to_dict(), **copy.deepcopy(dict(saved))}
-  data = {'puzzles_per_image': 1, 'on_bad_image': 'fail', **values['data']}
   # What its training did not read had no effect there.
-  data = sources.clear_idle(d.source or data.get('source', ''), data)
+  data = sources.clear_idle(d.source or saved['data']['source'], saved['data'])
   if d.source:
     data |= d.to_dict()
-  return ml_collections.ConfigDict({**values, 'data': data})
+  return ml_collections.ConfigDict({**saved, 'data': data})
 
 
 def draw_outside(permutations: np.ndarray, count: int, *, seed: int) -> np.ndarray:
