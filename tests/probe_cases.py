@@ -48,6 +48,7 @@ def make_run(workdir, root, **fields):
   params['fc8']['kernel'] = rng.normal(0, 0.5, shape).astype(np.float32)
   meta = {
     'task': 'jigsaw',
+    'commit': '',
     'network': pretext.describe(),
     'fingerprint': jigsaw_task.make_fingerprint(config, pretext),
     'config': config.to_dict(),

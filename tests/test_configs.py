@@ -10,6 +10,7 @@ import ml_collections
 import pytest
 
 from cfn_jax import fields, main
+from cfn_jax.data import sources
 from cfn_jax.jigsaw import permutations
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet
@@ -78,6 +79,8 @@ def _fields_read(tree):
           if isinstance(target, ast.Name) and chain[:1] == ['config'] and len(chain) == 2:
             sections[target.id] = f'{chain[1]}.'
     for node in ast.walk(function):
+      if isinstance(node, ast.Call) and ast.unparse(node.func) == 'sources.open_config':
+        read |= {f'data.{field}' for field in sources.FIELDS}
       chain = _chain(node)
       if chain and chain[0] in sections:
         read.add(sections[chain[0]] + '.'.join(chain[1:]))

@@ -14,7 +14,7 @@ import transfer_cases as cases
 
 from cfn_jax import convert
 from cfn_jax.models import inputs
-from cfn_jax.transfer import cards, export, files, networks
+from cfn_jax.transfer import cards, export, files
 
 
 @pytest.fixture(scope='module')
@@ -77,7 +77,7 @@ def test_a_run_becomes_a_caffe_alexnet_in_a_process_of_its_own(workdir, tmp_path
   network.setInput(cv2.dnn.blobFromImage(images[0][..., ::-1], mean=(104, 117, 123)))
   source = files.load_weights(workdir)
   fixed = source.replace(kind='trunk', stride=4, input=source.input.fixed())
-  wanted = networks.trunk_stages(fixed, images)['pool5'].transpose(0, 3, 1, 2)
+  wanted = cases.trunk_stages(fixed, images)['pool5'].transpose(0, 3, 1, 2)
   assert cases.difference(network.forward('pool5'), wanted) < cases.TOLERANCE
 
 
@@ -90,7 +90,7 @@ def test_every_format_gives_the_same_features(workdir, tmp_path):
       assert convert.main(arguments) == 0
       weights = files.load_weights(out)
       assert weights.input == inputs.RECORDS[record]
-      found[out.name] = networks.trunk_stages(weights, images)['conv5']
+      found[out.name] = cases.trunk_stages(weights, images)['conv5']
   for name, features in found.items():
     assert cases.difference(features, found['npz_unit']) < cases.TOLERANCE, name
 

@@ -21,7 +21,6 @@ from cfn_jax import command
 from cfn_jax.data import images, label_lists, prepare, sources
 from cfn_jax.data.record import SourceError
 from cfn_jax.evaluation import labelled
-from cfn_jax.jigsaw import pretext
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # In the order of their numbers, which is not the sorted one.
@@ -145,7 +144,7 @@ def test_the_documented_commands_lead_from_the_tars_to_labelled_images(tars, lis
       if field.startswith('config.data.'):
         config.data[field.removeprefix('config.data.')] = value
     if name == 'configs/cfn.py':
-      training, validation = pretext.open_data(config)
+      training, validation = sources.open_config(config.data)
     else:
       found = labelled.open_labelled(config, several=False)
       training, validation = found.training.reader.source, found.testing.reader.source
@@ -170,6 +169,7 @@ def test_a_part_of_the_classes_is_numbered_as_in_training(tars, tmp_path):
   run(tmp_path / 'part.tar', tmp_path / 'other', labels=str(tmp_path / 'part.csv'))
   _, foreign = sources.open_sources(**{**fields, 'val_root': str(tmp_path / 'other')})
   assert foreign.class_names == () and foreign[0].label == -1
+  assert 'n09999999' in foreign.foreign_classes and val.foreign_classes == ()
 
 
 NAMES = [f'ILSVRC2012_val_{number:08d}.JPEG' for number in range(1, 4)]
@@ -244,7 +244,7 @@ def test_missing_imagenet_is_explained_with_all_that_it_takes(tmp_path):
   config = command.load_config(f'{REPOSITORY}/configs/cfn.py')
   config.data.root = str(tmp_path)
   with pytest.raises(SourceError) as caught:
-    pretext.open_data(config)
+    sources.open_config(config.data)
   lines = str(caught.value).splitlines()
   assert len(lines) <= 5 and str(tmp_path) in lines[0]
   for part in (

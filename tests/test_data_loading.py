@@ -173,7 +173,7 @@ def test_bad_images_of_one_name_in_two_folders_are_told_apart(tmp_path, caplog):
 
 
 def test_a_name_of_any_bytes_is_listed_once_in_one_line(tmp_path):
-  class OneBad:
+  class OneBad(sources.Source):
     class_names, fingerprint, description = (), '', ''
 
     def __len__(self):

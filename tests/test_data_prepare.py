@@ -278,15 +278,6 @@ def test_other_pictures_of_the_same_names_are_not_mixed_in(tmp_path, kind):
   assert run(places[0], tmp_path / 'out', num_shards=3)['num_records'] == 6
 
 
-def test_a_folder_begun_before_files_were_compared_goes_on(photos, tmp_path):
-  run(photos, tmp_path / 'out')
-  settings = tmp_path / 'out' / 'settings.json'
-  stated = json.loads(settings.read_text())
-  del stated['files']
-  settings.write_text(json.dumps(stated))
-  assert run(photos, tmp_path / 'out')['num_records'] == 40
-
-
 @pytest.mark.parametrize('moment', [0, 3, 11, 25, 41])
 def test_a_run_that_ends_anywhere_goes_on_to_the_same_result(photos, tmp_path, monkeypatch, moment):
   run(photos, tmp_path / 'whole')

@@ -193,6 +193,7 @@ def test_a_second_folder_gives_validation_with_the_classes_of_the_first(tmp_path
   assert val.class_names == train.class_names
   _, strange = open_folder(tmp_path / 'train', val_root=str(tmp_path / 'strange'))
   assert strange.class_names == () and strange[0].label == -1
+  assert (val.foreign_classes, strange.foreign_classes) == ((), ('fox',))
 
 
 def test_the_listing_is_cached_until_a_folder_changes(tmp_path, monkeypatch):
@@ -555,11 +556,11 @@ def tfds_dir(tmp_path_factory):
   code = f"""
 import io, numpy as np, simplejpeg, tensorflow_datasets as tfds
 class Toy(tfds.core.GeneratorBasedBuilder):
-  VERSION = tfds.core.Version('1.0.0')
+  VERSION, NAMES = tfds.core.Version('1.0.0'), ['cat', 'dog']
   def _info(self):
     return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({{
       'image': tfds.features.Image(shape=(None, None, 3), encoding_format='jpeg'),
-      'label': tfds.features.ClassLabel(names=['cat', 'dog'])}}))
+      'label': tfds.features.ClassLabel(names=self.NAMES)}}))
   def _split_generators(self, download):
     return {{'train': self._make(30), 'test': self._make(10)}}
   def _make(self, count):
@@ -567,7 +568,10 @@ class Toy(tfds.core.GeneratorBasedBuilder):
       data = simplejpeg.encode_jpeg(np.full((20, 30, 3), 5 * i, np.uint8))
       yield i, {{'image': io.BytesIO(data), 'label': i % 2}}
   def _generate_examples(self): pass
-Toy(data_dir={str(data_dir)!r}, file_format='array_record').download_and_prepare()
+class Pets(Toy):
+  NAMES = ['dog', 'eel', 'cat']
+for builder in (Toy, Pets):
+  builder(data_dir={str(data_dir)!r}, file_format='array_record').download_and_prepare()
 """
   subprocess.run([sys.executable, '-c', code], check=True, capture_output=True)
   return data_dir
@@ -589,6 +593,17 @@ def test_a_tfds_split_gives_encoded_images_and_labels(tfds_dir):
   assert train[3].name == 'toy/train/00000003'
   again = pickle.loads(pickle.dumps(train))
   assert again[7] == train[7] and repr(again) == repr(train) and '0x' not in repr(train)
+
+
+def test_tfds_classes_are_numbered_as_in_training_or_the_images_have_none(tfds_dir):
+  _, part = open_tfds(tfds_dir, split='pets:train', val_split='toy:test')
+  assert part.class_names == ('dog', 'eel', 'cat') and part.foreign_classes == ()
+  for record in map(part.__getitem__, range(10)):
+    number = int(images.decode_image(record.data, name=record.name)[0, 0, 0]) // 5
+    assert part.class_names[record.label] == ('cat', 'dog')[number % 2]
+  _, foreign = open_tfds(tfds_dir, split='toy:train', val_split='pets:test')
+  assert (foreign.class_names, foreign.foreign_classes) == ((), ('dog', 'eel', 'cat'))
+  assert foreign[0].label == -1
 
 
 def test_a_tfds_split_can_be_sliced_or_split_by_hash(tfds_dir):

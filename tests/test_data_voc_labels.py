@@ -45,6 +45,20 @@ def test_the_order_asked_for_is_the_order_given(voc):
   np.testing.assert_array_equal(labels, straight[::-1])
 
 
+def test_a_source_gives_the_labels_of_its_own_images(voc):
+  found, fields = {}, {'source': 'voc', 'root': str(voc), 'split': 'train'}
+  for source in sources.open_sources(**fields, val_fraction=0.4):
+    labels, names = source.multi_labels('lists')
+    assert names == NAMES and len(labels) == len(source) > 0
+    found |= {source[i].name: row for i, row in enumerate(labels.tolist())}
+  whole, _ = sources.open_sources(**fields, val_fraction=0)
+  expected, _ = voc_labels.read_labels(voc, 'train', stems(voc))
+  assert [found[whole[i].name] for i in range(12)] == expected.tolist()
+  photographs, _ = sources.open_sources(source='folder', root=str(voc))
+  with pytest.raises(sources.SourceError, match=r"come from data.source = 'voc' or"):
+    photographs.multi_labels('lists')
+
+
 def test_real_lists_agree_with_real_annotations(shared_data, tmp_path):
   archive = shared_data('voc2008_160.tar')
   wanted = [f'voc2008_160/{folder}' for folder in ('ImageSets/Main', 'Annotations')]
@@ -117,7 +131,7 @@ Mini(data_dir={str(tmp_path)!r}, file_format='array_record').download_and_prepar
   train, _ = sources.open_sources(
     source='tfds', root=str(tmp_path), split='mini:train', val_split='test'
   )
-  labels, names = voc_labels.read_tfds_labels(train)
+  labels, names = train.multi_labels('lists')
   assert names == NAMES
   expected = {0: [1, 0, 255], 1: [0, 1, 255], 2: [0, 0, 1]}
   from cfn_jax.data import images

@@ -14,7 +14,7 @@ import transfer_cases
 from cfn_jax.evaluation import feature_cache, features, pooling, probing, trunks
 from cfn_jax.models import inputs
 from cfn_jax.training import devices
-from cfn_jax.transfer import networks, surgery
+from cfn_jax.transfer import surgery
 from cfn_jax.transfer import weights as weights_lib
 
 
@@ -97,7 +97,7 @@ def test_features_are_the_trunks_stages_pooled():
   extractor = make_extractor(trunk, features.MAPS, kind='max')
   views = transfer_cases.images(2, 67)
   found = extract_views(extractor, views)
-  stages = networks.trunk_stages(trunk.weights, views)
+  stages = transfer_cases.trunk_stages(trunk.weights, views)
   for name in features.MAPS:
     pooled = pooling.pool(jnp.asarray(stages[name]), name, kind='max', dimensions=200)
     expected = np.asarray(pooled).reshape(2, -1)

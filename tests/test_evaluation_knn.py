@@ -137,7 +137,7 @@ def test_knn_of_voc_is_scored_by_average_precision(tmp_path):
     ({'knn.k': 25}, 'there are 24 training images'),
     ({'knn.temperature': 0.0}, 'knn.temperature = 0'),
     ({'layers': ('pool5', 'fc6')}, 'there is no fc6'),
-    ({'several': True}, "come from 'voc' or 'tfds'"),
+    ({'several': True}, "come from data.source = 'voc' or 'tfds'"),
   ],
 )
 def test_bad_settings_are_refused(tmp_path, fields, message):

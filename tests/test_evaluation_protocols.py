@@ -402,7 +402,11 @@ def test_two_processes_find_what_one_finds(folders, tmp_path):
     ('frozen_layers', {'data.split': 'train'}, "data.split = 'train': not read with"),
     ('voc07_classification', {'trained': 'fc7'}, "trained = 'fc7'"),
     ('voc07_classification', {'magic_init': 'yes'}, "magic_init = 'yes'"),
-    ('voc07_classification', {'data.source': 'folder'}, "come from 'voc' or 'tfds'"),
+    (
+      'voc07_classification',
+      {'data.source': 'folder', 'data.split': '', 'data.val_split': ''},
+      "come from data.source = 'voc' or 'tfds'",
+    ),
     ('voc07_classification', {'data.val_split': 'test'}, 'there is no list'),
     ('recognition', {'views.view_px': 100, 'model.grid': 3}, 'no grid of model.grid = 3'),
     ('recognition', {'model.name': 'vgg'}, "model.name = 'vgg'"),

@@ -237,6 +237,17 @@ def test_what_the_training_did_not_read_is_no_error_of_solve(trained):
   assert (own.data.source, own.data.root, own.data.val_split) == ('records', '/r', '')
 
 
+def test_the_images_may_be_others_and_the_rest_is_that_of_the_training(trained):
+  saved = solvers.open_solver(make_config(trained)).started['pretrained'].origin['config']
+  named = {'source': 'tfds', 'split': 'toy:train', 'val_split': 'test', 'val_fraction': 0.5}
+  config = make_config(trained, **{f'data.{field}': value for field, value in named.items()})
+  own = solvers.complete_config(saved, config, 'run').to_dict()
+  data = own.pop('data')
+  assert own == {name: value for name, value in saved.items() if name != 'data'}
+  assert {field: data[field] for field in named} == named and data['root'] == ''
+  assert data['on_bad_image'] == saved['data']['on_bad_image']
+
+
 def test_an_alexnet_solves_no_puzzles(trained, tmp_path):
   weights = solvers.open_solver(make_config(trained)).started['pretrained']
   trunk = surgery.to_alexnet(weights, num_classes=0)

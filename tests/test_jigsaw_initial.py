@@ -9,7 +9,7 @@ import transfer_cases as cases
 from cfn_jax import convert
 from cfn_jax.jigsaw import initial
 from cfn_jax.models import inputs
-from cfn_jax.transfer import files, networks
+from cfn_jax.transfer import files
 from cfn_jax.transfer import weights as weights_lib
 
 SMALL = {'width': 0.1, 'features': 8}
@@ -54,7 +54,7 @@ def test_conv1_is_adapted_to_how_the_run_feeds_it_and_other_heads_stay_behind(tm
   assert same(params['fc6'], fresh['fc6']) and same(params['fc8'], given.params['fc8'])
   images = cases.images(1, 67)
   taken = given.replace(params=params, kind='trunk', input=pretext.record)
-  found, wanted = (networks.trunk_stages(each, images)['conv5'] for each in (taken, given))
+  found, wanted = (cases.trunk_stages(each, images)['conv5'] for each in (taken, given))
   assert not np.array_equal(params['conv1']['kernel'], given.params['conv1']['kernel'])
   assert cases.difference(found, wanted) < cases.TOLERANCE
 

@@ -189,7 +189,7 @@ def test_same_seed_and_position_give_the_same_puzzle():
   assert len({made.tiles.tobytes() for made in others}) == 3
 
 
-class Photographs:
+class Photographs(record.Source):
   """Five images in memory."""
 
   class_names = ()

@@ -146,7 +146,7 @@ def test_latest_and_best_checkpoints_are_kept_apart(tmp_path):
   state = {'w': np.zeros(3, np.float32)}
   with checkpoint.Checkpoints(tmp_path, keep_latest=2, keep_best=1, best='score') as saver:
     for step, score in ((100, 0.9), (200, 0.8), (300, 0.7), (400, 0.6), (500, 0.5)):
-      saver.save(step, state, {'fingerprint': {}}, {'score': score})
+      saver.save(step, state, {'fingerprint': {}, 'config': {}}, {'score': score})
   kept = sorted(int(path.name) for path in (tmp_path / 'checkpoints').iterdir())
   assert kept == [100, 400, 500]
   with checkpoint.Checkpoints(tmp_path, keep_latest=2, keep_best=1, best='score') as saver:

@@ -254,18 +254,32 @@ def test_an_array_that_a_plain_restore_would_cast_is_refused(tmp_path):
     resume(tmp_path, {'step': jnp.zeros((), jnp.float32)})
 
 
-def test_an_older_checkpoint_without_digests_still_restores(tmp_path):
-  folder = save_all(tmp_path, [6])
+@pytest.mark.parametrize(
+  ('lost', 'why'),
+  [
+    (digests.OWN, 'not what was saved'),
+    *((name, repr(name)) for name in (digests.ARRAYS, 'config', 'fingerprint')),
+  ],
+)
+def test_a_step_without_digests_or_its_config_is_damaged(lost, why, tmp_path):
+  folder = save_all(tmp_path, [3, 6])
   path = folder / '6' / 'meta' / 'metadata'
   meta = json.loads(path.read_text())
-  path.write_text(json.dumps({name: meta[name] for name in META}))
+  del meta[lost]
+  sealed = digests.seal({name: each for name, each in meta.items() if name != digests.OWN})
+  path.write_text(json.dumps(meta if lost == digests.OWN else sealed))
   start = resume(tmp_path)
-  assert_equal(start.state, make_state(6))
-  assert start.notes == [f'{folder / "6"} is not verified: it was saved without digests']
-  path.write_text(json.dumps(digests.seal({'fingerprint': FINGERPRINT})))
-  start = resume(tmp_path)  # its arrays have none
-  assert len(start.notes) == 1
-  assert 'saved without its config' in checkpoint.say_changes(start.meta, {'num_steps': 6})
+  assert_equal(start.state, make_state(3))
+  [note] = start.notes
+  assert note == f'{folder / "6"} is damaged: meta/metadata: {why}; it is kept as damaged_6'
+
+
+def test_arrays_of_which_the_digests_are_gone_are_damage(tmp_path):
+  folder = save_all(tmp_path, [6])
+  path = folder / '6' / 'meta' / 'metadata'
+  path.write_text(json.dumps(digests.seal(META | {digests.ARRAYS: {}})))
+  with pytest.raises(checkpoint.CheckpointError, match='not the arrays that were saved'):
+    resume(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -294,14 +308,14 @@ def test_a_mapping_of_other_kinds_of_values_is_damage_even_where_its_digest_is_r
 
 
 def test_parts_that_hold_no_array_may_come_and_go(tmp_path):
-  """A checkpoint from before the state had such a part is as good as one with it."""
-  older = {name: part for name, part in make_state(6).items() if name != 'ema'}
+  """A checkpoint of a state without such a part is as good as one with it."""
+  bare = {name: part for name, part in make_state(6).items() if name != 'ema'}
   with open_checkpoints(tmp_path) as saver:
-    saver.save(6, older, META, {})
+    saver.save(6, bare, META, {})
   start = resume(tmp_path)
   assert_equal(start.state, make_state(6))
   assert start.state['ema'] == ()
-  assert_equal(resume(tmp_path, jax.tree.map(jnp.zeros_like, older)).state, older)
+  assert_equal(resume(tmp_path, jax.tree.map(jnp.zeros_like, bare)).state, bare)
 
 
 def test_a_step_saved_before_its_evaluation_takes_the_figures_later(tmp_path):
@@ -444,6 +458,7 @@ def test_a_sealed_mapping_tells_any_change():
   assert digests.is_sealed(sealed)
   assert not digests.is_sealed(sealed | {'a': [1, 3]})
   assert not digests.is_sealed(sealed | {'d': 1})
+  assert not digests.is_sealed({'a': 1})
 
 
 @pytest.mark.parametrize(('hosts', 'waits'), [(1, True), (2, False)])

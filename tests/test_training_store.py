@@ -66,7 +66,7 @@ def test_a_run_refuses_such_a_workdir_before_its_data(through, tmp_path):
 def _save(folder: pathlib.Path) -> list[int]:
   with checkpoint.Checkpoints(folder, keep_latest=3, keep_best=0, best='score') as saver:
     for step in (1, 2):
-      saver.save(step, STATE, {'fingerprint': {}}, {})
+      saver.save(step, STATE, {'fingerprint': {}, 'config': {}}, {})
   return step_folders.find_steps(folder / 'checkpoints')
 
 

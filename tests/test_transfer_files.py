@@ -17,7 +17,7 @@ from safetensors import numpy as reference
 
 from cfn_jax import places
 from cfn_jax.models import inputs
-from cfn_jax.training import checkpoint, devices
+from cfn_jax.training import checkpoint, devices, digests
 from cfn_jax.transfer import arrays, cards, checkpoints, export, files, layouts
 from cfn_jax.transfer import weights as weights_lib
 
@@ -50,13 +50,22 @@ def save_run(
   """Saves checkpoints as the loop does, from all (eight) devices."""
   state = {'params': params, 'optimizer': jax.tree.map(np.zeros_like, params), **more}
   state = devices.replicate(state, devices.make_mesh())
-  told = {'task': 'jigsaw', 'best': best, 'network': NETWORK, 'config': config}
+  told = {'task': 'jigsaw', 'best': best, 'network': NETWORK, 'config': config, 'commit': ''}
   with checkpoint.Checkpoints(workdir, keep_latest=9, keep_best=1, best=best) as saver:
     for step, accuracy in zip(steps, accuracies):
       conv1 = state['params']['conv1']
       moved = state['params'] | {'conv1': conv1 | {'bias': conv1['bias'] + step}}
       meta = {**told, 'fingerprint': {'seed': 0}}
       saver.save(step, state | {'params': moved}, meta, {best.removeprefix('-'): accuracy})
+
+
+def change_meta(step, edit):
+  """Edits the meta of a step and seals it anew."""
+  path = step / 'meta' / 'metadata'
+  told = json.loads(path.read_text())
+  edit(told)
+  told.pop(digests.OWN, None)
+  path.write_text(json.dumps(digests.seal(told)))
 
 
 @pytest.fixture(scope='module')
@@ -153,14 +162,12 @@ def test_averaged_parameters_are_read_where_they_are_asked_for(tmp_path):
 def test_a_checkpoint_of_any_task_says_how_its_network_is_fed(run, tmp_path):
   weights = cases.draw(width=0.1, features=8)
   save_run(tmp_path, weights.params, steps=(1,))
-  meta = tmp_path / 'checkpoints' / '1' / 'meta' / 'metadata'
-  told = json.loads(meta.read_text()) | {'config': {}, 'network': cards.make_record(weights)}
-  del told['sha256'], told['arrays']  # those of the file before the edit
-  meta.write_text(json.dumps(told))
+  step = tmp_path / 'checkpoints' / '1'
+  change_meta(step, lambda told: told.update(config={}, network=cards.make_record(weights)))
   loaded = files.load_weights(tmp_path)
   assert (loaded.kind, loaded.order, loaded.stride) == ('alexnet', 'caffenet', 4)
   assert loaded.input == weights.input
-  meta.write_text(json.dumps({**told, 'network': {'order': 'caffenet', 'stride': 4, 'input': {}}}))
+  change_meta(step, lambda told: told['network'].update(input={}))
   with pytest.raises(weights_lib.WeightsError, match='input record cannot be read'):
     files.load_weights(tmp_path)
 
@@ -192,10 +199,10 @@ def test_a_changed_array_or_meta_of_a_checkpoint_is_refused(run, tmp_path):
   meta.write_text(text.replace('"jigsaw"', '"jigsam"'))
   with pytest.raises(weights_lib.WeightsError, match='meta/metadata is not what was saved'):
     files.load_weights(tmp_path / '3')
-  told = json.loads(text)
-  told['arrays']['params/conv4/bias']['sha256'] = '0' * 64
-  del told['sha256']
-  meta.write_text(json.dumps(told))
+  meta.write_text(text)
+  change_meta(
+    tmp_path / '3', lambda told: told['arrays']['params/conv4/bias'].update(sha256='0' * 64)
+  )
   with pytest.raises(
     weights_lib.WeightsError, match='not the arrays that were saved: params/conv4'
   ):

@@ -82,6 +82,14 @@ def ours(weights, prepared):
   return {name: np.asarray(stage) for name, stage in run(weights.params, prepared).items()}
 
 
+def trunk_stages(weights, images):
+  """Runs the trunk on uint8 images `[B, H, W, 3]`: every stage by Caffe's name, `[B, h, w, D]`."""
+  network = networks.make_network(weights)
+  run = jax.jit(lambda params, x: network.apply({'params': params}, x, method='stages'))
+  found = run(weights.params, weights.input.prepare(images))
+  return {name: np.asarray(stage) for name, stage in found.items()}
+
+
 def difference(found, wanted):
   """Returns the L2 norm of the difference relative to that of `wanted`; inf for other shapes."""
   if found.shape != wanted.shape:

@@ -17,7 +17,7 @@ import numpy as np
 
 from cfn_jax import places, terminal
 from cfn_jax.data import folder, listing
-from cfn_jax.data.record import Record, SourceError, check_index
+from cfn_jax.data.record import Record, Source, SourceError, check_index, renumber
 
 FORMAT = 'cfn_jax records'
 VERSION = 1
@@ -41,7 +41,7 @@ def shard_stem(number: int) -> str:
   return f'shard-{number:05d}'
 
 
-class RecordsSource:
+class RecordsSource(Source):
   """Records of a prepared folder, all or a part of them."""
 
   def __init__(
@@ -95,9 +95,7 @@ class RecordsSource:
       ) from None
     return Record(data, name, int(self._labels[place]))
 
-  @property
   def labels(self) -> np.ndarray:
-    """The label of each record here, int32; -1 without."""
     return self._labels[self._positions]
 
   def _reader(self, shard: int) -> Any:
@@ -131,22 +129,19 @@ class Index:
 
     Where these are not all of the records' own classes, labels are -1.
     """
-    labels = np.full_like(self.labels, -1)
-    if self.class_names and set(self.class_names) <= set(class_names):
-      order = {name: place for place, name in enumerate(class_names)}
-      numbers = np.array([order[name] for name in self.class_names], np.int32)
-      labels = np.where(self.labels < 0, -1, numbers[self.labels])
-    else:
-      class_names = ()
-    return RecordsSource(
+    numbers = renumber(self.class_names, class_names)
+    known = numbers[0] >= 0
+    source = RecordsSource(
       self.root,
       self.names,
       positions=np.flatnonzero(chosen),
       shard_starts=self.shard_starts,
-      labels=labels,
-      class_names=class_names,
+      labels=numbers[self.labels],
+      class_names=class_names if known else (),
       checksum=self.checksum,
     )
+    source.foreign_classes = () if known else self.class_names
+    return source
 
 
 def open_records(

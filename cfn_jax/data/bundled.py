@@ -14,7 +14,7 @@ import pathlib
 import numpy as np
 
 from cfn_jax.data import images
-from cfn_jax.data.record import Record, SourceError, check_index
+from cfn_jax.data.record import Record, Source, SourceError, check_index
 
 # name -> (package, file inside it). The motorcycle's right view shows the same scene: left out.
 _SKIMAGE, _SKLEARN = ('skimage', 'data'), ('sklearn', 'datasets/images')
@@ -39,7 +39,7 @@ LARGEST_ASPECT = 1.25
 _CROP_SEED = 2016
 
 
-class BundledSource:
+class BundledSource(Source):
   """Distinct crops of random scale and place; crop i is a pure function of i and the photographs.
 
   Crops come at native resolution as uint8 [H, W, 3]. The shorter side is log-uniform from

@@ -5,6 +5,7 @@ the classes, numbered in sorted order. Validation images come from a second fold
 by a hash of the relative path: adding a file moves no other file between the splits.
 """
 
+import abc
 import errno
 import functools
 import hashlib
@@ -17,7 +18,7 @@ import numpy as np
 
 from cfn_jax import places, terminal
 from cfn_jax.data import images, listing
-from cfn_jax.data.record import Record, SourceError, check_index
+from cfn_jax.data.record import Record, Source, SourceError, check_index
 
 _SPLITS = r'(img_)?(train(ing)?|val(id(ation)?)?|test(ing)?|dev)([-_ ]?(set|images|data))?'
 
@@ -38,7 +39,32 @@ def _size(path: str) -> int:
     return -1
 
 
-class FileSource:
+class NamedSource(Source):
+  """Images whose names and labels are known before one is read, as prepare.py needs them."""
+
+  names: listing.Names
+  others: listing.Others
+  fingerprint: str
+  left_out: list[dict[str, str]]  # names and reasons of what may be images but is not read
+  _labels: np.ndarray  # int32 [number of images]
+
+  def __len__(self) -> int:
+    return len(self.names)
+
+  def labels(self) -> np.ndarray:
+    return self._labels
+
+  def relabel(self, labels: np.ndarray, class_names: tuple[str, ...]) -> None:
+    """Gives the images the labels of a list."""
+    self._labels, self.class_names = labels, class_names
+    self.fingerprint = digest_labels(self.fingerprint.encode(), labels, class_names)
+
+  @abc.abstractmethod
+  def stamp(self) -> str:
+    """Digests what changes when an image does: sizes and modification times."""
+
+
+class FileSource(NamedSource):
   """Named files under one folder."""
 
   def __init__(
@@ -57,15 +83,18 @@ class FileSource:
     self.others = others
     self.root = str(root.absolute())
     self.names = names
-    self.labels = labels  # int32 [number of images]
+    self._labels = labels
     self.class_names = class_names
     packed = 'archive is' if len(archives) == 1 else 'archives are'
     told = f'; {len(archives):,} {packed} not read (such as {archives[0]})' if archives else ''
     self.description = f'{description}{others}{told}'
     self.fingerprint = digest_labels(names.blob, labels, class_names)
 
+  def identify(self) -> str:
+    return f'{self.fingerprint} {self._content}'
+
   @functools.cached_property
-  def content(self) -> str:
+  def _content(self) -> str:
     """A digest of what the files hold: all sizes, and the bytes of some of them.
 
     One look at each file, so that it costs seconds for a million, and the same photographs at
@@ -84,9 +113,6 @@ class FileSource:
   def __repr__(self) -> str:
     return f'FileSource({self.fingerprint})'
 
-  def __len__(self) -> int:
-    return len(self.names)
-
   def __getitem__(self, index: int) -> Record:
     index = check_index(index, len(self.names))
     name = self.names[index]
@@ -97,7 +123,7 @@ class FileSource:
       if error.errno in _FILE_FAULTS:
         raise images.BadImage(name, f'cannot be read: {error.strerror}') from None
       raise _unreadable(self.root, name, error) from None
-    return Record(data, name, int(self.labels[index]))
+    return Record(data, name, int(self._labels[index]))
 
   def stamp(self) -> str:
     """Digests the size and modification time of each file; -1 where there is none."""
@@ -147,7 +173,9 @@ def open_folder(
   val_classes = class_folders(val_found.names)
   shared = classes if val_classes and set(val_classes) <= set(classes) else ()
   warn_of_splits(val_folder, val_classes)
-  return labelled(root, found, classes), labelled(val_folder, val_found, shared)
+  val_source = labelled(val_folder, val_found, shared)
+  val_source.foreign_classes = () if shared else val_classes
+  return labelled(root, found, classes), val_source
 
 
 def class_folders(names: listing.Names) -> tuple[str, ...]:

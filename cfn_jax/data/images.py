@@ -59,14 +59,13 @@ def decode_image(
   *,
   name: str = '',
   min_side_px: int = 0,
-  background: tuple[int, int, int] = (255, 255, 255),
 ) -> np.ndarray:
   """Decodes an encoded picture into an RGB image uint8 [H, W, 3], upright.
 
-  Grey pictures have three equal channels. Transparent pixels lie over `background`, white by
-  default. 16-bit channels keep their high byte. `min_side_px` > 0 lets the JPEG decoder halve the
-  picture up to three times while its short side stays at least that long; it depends on the header
-  alone, so the result is the same every time.
+  Grey pictures have three equal channels. Transparent pixels lie over white. 16-bit channels keep
+  their high byte. `min_side_px` > 0 lets the JPEG decoder halve the picture up to three times while
+  its short side stays at least that long; it depends on the header alone, so the result is the same
+  every time.
 
   Raises:
     BadImage: the data is empty, damaged, cut short, not a picture, or larger than `MAX_PIXELS`.
@@ -75,7 +74,7 @@ def decode_image(
   try:
     if wholeness.is_jpeg(data):
       return orientation.apply(_decode_jpeg(data, min_side_px), orientation.of_jpeg(data))
-    return _decode_with_pillow(data, background)
+    return _decode_with_pillow(data)
   except BadImage as error:
     raise BadImage(name, error.reason) from error.__cause__
   except MemoryError:
@@ -209,7 +208,7 @@ def _clean_jpeg_header(data: bytes) -> bytes:
   return data
 
 
-def _decode_with_pillow(data: bytes, background: tuple[int, int, int]) -> np.ndarray:
+def _decode_with_pillow(data: bytes) -> np.ndarray:
   """Everything that is not a JPEG."""
   _check_format(data)
   try:
@@ -233,22 +232,22 @@ def _decode_with_pillow(data: bytes, background: tuple[int, int, int]) -> np.nda
       stated = picture.getexif().get(orientation.TAG, 1)
     except Exception:  # damaged EXIF is no reason to lose a sound picture
       stated = 1
-    return orientation.apply(_to_rgb(picture, background), stated)
+    return orientation.apply(_to_rgb(picture), stated)
 
 
-def _to_rgb(picture: ImageFile.ImageFile, background: tuple[int, int, int]) -> np.ndarray:
+def _to_rgb(picture: ImageFile.ImageFile) -> np.ndarray:
   """Turns any of Pillow's modes into uint8 [H, W, 3]."""
   if picture.mode == 'F' or picture.mode.startswith('I'):
-    return np.repeat(_grey_bytes(picture, background)[:, :, None], 3, axis=2)
+    return np.repeat(_grey_bytes(picture)[:, :, None], 3, axis=2)
   transparent = picture.mode in ('LA', 'PA', 'La', 'RGBA', 'RGBa') or 'transparency' in picture.info
   if not transparent:
     return np.array(picture.convert('RGB'))
   layer = picture.convert('RGBA')
-  canvas = Image.new('RGBA', layer.size, (*background, 255))
+  canvas = Image.new('RGBA', layer.size, (255, 255, 255, 255))
   return np.array(Image.alpha_composite(canvas, layer).convert('RGB'))
 
 
-def _grey_bytes(picture: ImageFile.ImageFile, background: tuple[int, int, int]) -> np.ndarray:
+def _grey_bytes(picture: ImageFile.ImageFile) -> np.ndarray:
   """Scales a grey picture of more than 8 bits to uint8 [H, W]; Pillow would clip it."""
   values = np.asarray(picture)
   tags: Any = getattr(picture, 'tag_v2', {})
@@ -269,7 +268,7 @@ def _grey_bytes(picture: ImageFile.ImageFile, background: tuple[int, int, int]) 
     grey = 255 - grey  # Pillow leaves white-is-zero alone above 8 bits
   hidden = picture.info.get('transparency')
   if isinstance(hidden, int):
-    grey = np.where(values == hidden, np.uint8(round(sum(background) / 3)), grey)
+    grey = np.where(values == hidden, np.uint8(255), grey)
   return grey
 
 

@@ -98,8 +98,7 @@ class Reader:
 
   def locate(self, name: str) -> str:
     """Returns a record's name with its folder, for messages: two records may share a name."""
-    root = getattr(self.source, 'root', '')
-    return f'{root}/{name}' if root else name
+    return f'{self.source.root}/{name}' if self.source.root else name
 
   def names(self, positions: range) -> list[str]:
     """Names the records at places of the endless stream, for messages."""

@@ -20,9 +20,9 @@ import numpy as np
 
 from cfn_jax import places, terminal
 from cfn_jax.data import array_records, prepare_pool, prepare_shard, prepare_source
+from cfn_jax.data.folder import NamedSource
 from cfn_jax.data.prepare_pool import PrepareError
 from cfn_jax.data.prepare_shard import Settings, write_json
-from cfn_jax.data.prepare_source import PreparableSource
 from cfn_jax.data.record import Source
 
 # Shards are what an interrupted run does again, and files that loader processes open.
@@ -125,7 +125,6 @@ def _claim(out: pathlib.Path, source: Source, stamp: str, settings: Settings) ->
     return
   try:
     earlier = json.loads(path.read_bytes())
-    stated['files'] = stamp if 'files' in earlier else None  # folders of old have no stamp
     differing = [key for key in stated if earlier.get(key) != stated[key]]
   except (ValueError, AttributeError, TypeError):
     raise PrepareError(f'{path} is damaged; delete {out} and start again') from None
@@ -146,7 +145,7 @@ def _claim(out: pathlib.Path, source: Source, stamp: str, settings: Settings) ->
 
 
 def _run(
-  source: PreparableSource,
+  source: NamedSource,
   out: pathlib.Path,
   settings: Settings,
   num_workers: int,
@@ -210,7 +209,7 @@ def _verified(out: pathlib.Path, entries: dict[int, dict[str, Any]]) -> dict[int
 def _write_index(
   out: pathlib.Path,
   entries: list[dict[str, Any]],
-  source: PreparableSource,
+  source: NamedSource,
   settings: Settings,
 ) -> dict[str, Any]:
   class_names = source.class_names

@@ -4,10 +4,8 @@ from cfn_jax import places
 from cfn_jax.data import folder, label_lists, listing, tar_source
 from cfn_jax.data.record import SourceError
 
-PreparableSource = folder.FileSource | tar_source.TarSource
 
-
-def open_source(source: str, *, labels: str = '', synsets: str = '') -> PreparableSource:
+def open_source(source: str, *, labels: str = '', synsets: str = '') -> folder.NamedSource:
   """Opens a folder or a tar.
 
   Args:
@@ -24,7 +22,7 @@ def open_source(source: str, *, labels: str = '', synsets: str = '') -> Preparab
     packed = path.is_file()
   except OSError as error:
     raise SourceError(f'cannot read {path}: {error.strerror or error}') from None
-  opened: PreparableSource
+  opened: folder.NamedSource
   if packed:
     opened = tar_source.open_tar(path)
   else:
@@ -37,16 +35,15 @@ def open_source(source: str, *, labels: str = '', synsets: str = '') -> Preparab
   return opened
 
 
-def _label(opened: PreparableSource, source: str, labels: str, synsets: str) -> None:
+def _label(opened: folder.NamedSource, source: str, labels: str, synsets: str) -> None:
   """Sets the labels of a source that has none."""
   if opened.class_names:
     raise SourceError(
       f'--labels={labels}: the images of {source} have classes already, their folders, such as '
       f'{opened.class_names[0]}; give the folder of the images itself, or no --labels'
     )
-  opened.labels, opened.class_names = label_lists.read_labels(
-    list(opened.names), places.local(labels), places.local(synsets) if synsets else None
-  )
-  opened.fingerprint = folder.digest_labels(
-    opened.fingerprint.encode(), opened.labels, opened.class_names
+  opened.relabel(
+    *label_lists.read_labels(
+      list(opened.names), places.local(labels), places.local(synsets) if synsets else None
+    )
   )

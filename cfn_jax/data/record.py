@@ -26,7 +26,9 @@ class Record(NamedTuple):
 class Source(Protocol):
   """Random access to records. Its repr holds no memory address: it is stable between processes."""
 
+  root: str = ''  # the folder that names are relative to
   class_names: tuple[str, ...]
+  foreign_classes: tuple[str, ...] = ()  # not all known in training: the images have no labels
   fingerprint: str  # changes with the set of records, not when the data are moved
   description: str  # one line for the start-up summary
 
@@ -34,13 +36,49 @@ class Source(Protocol):
 
   def __getitem__(self, index: int) -> Record: ...
 
+  def labels(self) -> np.ndarray | None:
+    """Returns each record's label, int32 `[n]`; None where only reading all records would tell."""
+    return None
 
-def identify(source: Source) -> str:
-  """Returns what changes with the images of a source, not only with their names, where it can tell.
+  def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Reads the labels of images of several classes.
 
-  It may look at each file, which the fingerprint does not.
+    Args:
+      origin: of VOC folders: 'lists' or 'annotations'.
+
+    Returns:
+      uint8 `[n, K]`, 0, 1 or `voc_labels.IGNORED`; the class names.
+
+    Raises:
+      SourceError: files that are missing or malformed, or this kind of source has none.
+    """
+    raise SourceError(
+      f"{self.description}: images of several classes come from data.source = 'voc' or 'tfds'"
+    )
+
+  def identify(self) -> str:
+    """Returns what changes with the images, not only with their names, where it can tell.
+
+    It may look at each file, which the fingerprint does not.
+    """
+    return self.fingerprint
+
+
+def renumber(own: tuple[str, ...], known: tuple[str, ...]) -> np.ndarray:
+  """Returns the numbers of some classes among the known ones, and -1 for images without a class.
+
+  All are -1 where one of them is not known.
+
+  Returns:
+    int32 `[K + 1]`
+
+  >>> renumber(('dog', 'cat'), ('cat', 'cow', 'dog')).tolist()
+  [2, 0, -1]
+  >>> renumber(('dog', 'elk'), ('cat', 'cow', 'dog')).tolist()
+  [-1, -1, -1]
   """
-  return f'{source.fingerprint} {getattr(source, "content", "")}'.strip()
+  places = {name: place for place, name in enumerate(known if set(own) <= set(known) else ())}
+  return np.array([*(places.get(name, -1) for name in own), -1], np.int32)
 
 
 def check_index(index: int, length: int) -> int:

@@ -5,6 +5,7 @@ Kinds: 'bundled' (bundled.py), 'folder' and 'voc' (folder.py, voc.py), 'records'
 written by prepare.py), 'tfds' (tfds_source.py). Only what a kind needs is imported.
 """
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +13,14 @@ from cfn_jax import places
 from cfn_jax.data.record import Record, Source, SourceError
 
 __all__ = [
+  'FIELDS',
   'KINDS',
   'Record',
   'Source',
   'SourceError',
   'clear_idle',
   'find_idle',
+  'open_config',
   'open_sources',
 ]
 
@@ -137,3 +140,11 @@ def open_sources(
   return tfds_source.open_tfds(
     root, split=split, val_root=val_root, val_split=val_split, val_fraction=val_fraction
   )
+
+
+FIELDS = tuple(inspect.signature(open_sources).parameters)
+
+
+def open_config(data: Mapping[str, Any]) -> tuple[Source, Source]:
+  """Opens (training, validation) of the section `data` of a config, see `open_sources`."""
+  return open_sources(**{field: data[field] for field in FIELDS if field in data})

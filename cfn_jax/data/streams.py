@@ -40,7 +40,7 @@ def choose_records(source: Source, limit: int) -> np.ndarray:
   if not limit or limit >= count:
     return np.arange(count)
   order = make_rng(0, 0, SUBSET).permutation(count)
-  labels = getattr(source, 'labels', None)
+  labels = source.labels()
   if labels is not None:
     by_class = np.argsort(labels[order], kind='stable')
     sorted_labels = labels[order][by_class]

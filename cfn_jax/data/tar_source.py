@@ -23,7 +23,7 @@ Place = tuple[int, int, float]  # offset in the outermost file, size, modificati
 _NOWHERE = (0, 0, 0.0)
 
 
-class TarSource:
+class TarSource(folder.NamedSource):
   """Images at known offsets of one file."""
 
   def __init__(
@@ -37,10 +37,10 @@ class TarSource:
     ordered = sorted((name[len(shared) :], *place) for name, place in places.items())
     self.path = str(path)
     self.others = others
-    self.left_out = left_out  # names and reasons of members that may be images but are not read
+    self.left_out = left_out
     self.names = listing.Names.of(name for name, *_ in ordered)
     self.class_names = folder.class_folders(self.names)
-    self.labels = folder.number_classes(self.names, self.class_names)
+    self._labels = folder.number_classes(self.names, self.class_names)
     self._places = np.array([place[1:3] for place in ordered], np.int64)  # [N, 2]: offset, size
     times = np.array([place[3] for place in ordered], np.float64)
     self._stamp = hashlib.sha256(self._places.tobytes() + times.tobytes()).hexdigest()[:32]
@@ -50,9 +50,6 @@ class TarSource:
 
   def __repr__(self) -> str:
     return f'TarSource({self.fingerprint})'
-
-  def __len__(self) -> int:
-    return len(self.names)
 
   def __getitem__(self, index: int) -> Record:
     offset, size = self._places[check_index(index, len(self.names))].tolist()
@@ -67,7 +64,7 @@ class TarSource:
       ) from None
     if len(data) < size:  # it was whole when it was opened
       raise SourceError(f'{self.path} has become shorter: {len(data)} bytes of {name} are left')
-    return Record(data, name, int(self.labels[index]))
+    return Record(data, name, int(self._labels[index]))
 
   def stamp(self) -> str:
     """Digests the offset, size and modification time of each image, as its header says them."""

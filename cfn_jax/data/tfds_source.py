@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from cfn_jax import terminal
-from cfn_jax.data import folder, listing
-from cfn_jax.data.record import Record, SourceError, check_index
+from cfn_jax.data import folder, listing, voc_labels
+from cfn_jax.data.record import Record, Source, SourceError, check_index, renumber
 
 
-class TfdsSource:
+class TfdsSource(Source):
   """Records of one split, all or a part of them."""
 
   def __init__(
@@ -31,6 +31,7 @@ class TfdsSource:
     checksum: str,
   ) -> None:
     self.class_names = class_names
+    self._numbers = renumber(class_names, class_names)
     self._where = (dataset, split, data_dir)
     self._positions = positions  # int64 [number of records here]: places in the split
     self._image_key = image_key
@@ -59,8 +60,31 @@ class TfdsSource:
         split=split, decoders={self._image_key: decode.SkipDecoding()}
       )
     example = self._opened[place]
-    label = int(example[self._label_key]) if self._label_key else -1
-    return Record(example[self._image_key], _name(*self._where[:2], place), label)
+    label = self._numbers[example[self._label_key]] if self._label_key else -1
+    return Record(example[self._image_key], _name(*self._where[:2], place), int(label))
+
+  def match_classes(self, known: tuple[str, ...]) -> None:
+    """Numbers the classes as the known ones are; where one is not known, images get no labels."""
+    own, self._numbers = self.class_names, renumber(self.class_names, known)
+    matched = self._numbers[0] >= 0
+    self.class_names, self.foreign_classes = (known, ()) if matched else ((), own)
+
+  def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Reads the labels of a data set that is made like `voc`, whatever their origin.
+
+    Its feature `labels` lists the classes in an image, `labels_no_difficult` those with an object
+    that is not difficult.
+
+    Raises:
+      SourceError: the data set has no such features.
+    """
+    features, examples = self.read_features(('labels', 'labels_no_difficult'))
+    names = tuple(features['labels'].feature.names)
+    labels = np.zeros((len(self), len(names)), np.uint8)
+    for row, example in zip(labels, examples):
+      row[np.asarray(example['labels'], int)] = voc_labels.IGNORED
+      row[np.asarray(example['labels_no_difficult'], int)] = 1
+    return labels, names
 
   def read_features(
     self, keys: tuple[str, ...]
@@ -107,8 +131,7 @@ def open_tfds(
     val_dataset, val_part = _parse(val_split)
     train = _open(dataset, part, data_dir)
     val = _open(val_dataset or dataset, val_part, val_root or data_dir)
-    if val.class_names != train.class_names:
-      val.class_names, val._label_key = (), ''  # numbers of other classes would mislead
+    val.match_classes(train.class_names)
     return train, val
   everything = _open(dataset, part, data_dir)
   names = listing.Names.of(_name(dataset, part, i) for i in range(len(everything)))

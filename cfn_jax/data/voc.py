@@ -1,7 +1,7 @@
-"""The image lists of a PASCAL VOC folder, as an unlabelled source of images.
+"""The image lists of a PASCAL VOC folder, as a source of images.
 
 `ImageSets/Main/<split>.txt` names the images of `JPEGImages`, one a line. An image holds several
-objects, so a record has no label; the recognition tasks read the annotations themselves.
+objects, so a record has no label; `multi_labels` says which classes it shows (voc_labels.py).
 """
 
 import os
@@ -11,15 +11,32 @@ import re
 import numpy as np
 
 from cfn_jax import places
-from cfn_jax.data import folder, listing, text_lists
+from cfn_jax.data import folder, listing, text_lists, voc_labels
 from cfn_jax.data.record import SourceError
 
 _LABELLED = re.compile(r'\s+(-1|0|1)$')
 
 
+class VocSource(folder.FileSource):
+  """Images of one list, all or a part of them."""
+
+  def __init__(self, root: pathlib.Path, names: list[str], split: str, part: str = '') -> None:
+    super().__init__(
+      root,
+      listing.Names.of(names),
+      labels=np.full(len(names), -1, np.int32),
+      description=f'VOC {root} ({split}{part}): {len(names):,} images',
+    )
+    self._split = split
+
+  def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    stems = [pathlib.PurePath(name).stem for name in self.names]
+    return voc_labels.read_labels(pathlib.Path(self.root), self._split, stems, origin=origin)
+
+
 def open_voc(
   root: pathlib.Path, *, split: str, val_root: str, val_split: str, val_fraction: float
-) -> tuple[folder.FileSource, folder.FileSource]:
+) -> tuple[VocSource, VocSource]:
   """Opens two lists, or one that is split by a hash of the file names.
 
   Raises:
@@ -33,13 +50,13 @@ def open_voc(
   if val_split:
     val_folder = places.local(val_root) if val_root else root
     val_names = list_split(val_folder, val_split, field='data.val_split')
-    return _source(root, names, split), _source(val_folder, val_names, val_split)
+    return VocSource(root, names, split), VocSource(val_folder, val_names, val_split)
   held_out = folder.hash_split(
     listing.Names.of(names), val_fraction, where=split, instead='data.val_split'
   )
   train = [n for n, held in zip(names, held_out) if not held]
   val = [n for n, held in zip(names, held_out) if held]
-  return _source(root, train, split), _source(root, val, f'{split}, held out')
+  return VocSource(root, train, split), VocSource(root, val, split, ', held out')
 
 
 def list_split(root: pathlib.Path, split: str, *, field: str) -> list[str]:
@@ -89,12 +106,3 @@ def _list_files(folder_path: pathlib.Path) -> dict[str, list[str]]:
     stem: [name for name in each if name.lower().endswith(listing.JPEG_SUFFIXES)] or each
     for stem, each in found.items()
   }
-
-
-def _source(root: pathlib.Path, names: list[str], split: str) -> folder.FileSource:
-  return folder.FileSource(
-    root,
-    listing.Names.of(names),
-    labels=np.full(len(names), -1, np.int32),
-    description=f'VOC {root} ({split}): {len(names):,} images',
-  )

@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 
 import numpy as np
 
-from cfn_jax.data import listing, text_lists, tfds_source
+from cfn_jax.data import listing, text_lists
 from cfn_jax.data.record import SourceError
 
 CLASSES = (
@@ -120,21 +120,3 @@ def _read_annotation(path: pathlib.Path) -> list[int]:
     difficult = (each.findtext('difficult') or '0').strip() == '1'
     (hard if difficult else easy)[name] += 1
   return [1 if easy[name] else IGNORED if hard[name] else 0 for name in CLASSES]
-
-
-def read_tfds_labels(source: tfds_source.TfdsSource) -> tuple[np.ndarray, tuple[str, ...]]:
-  """Reads the labels of a TFDS data set that is made like `voc`; see `read_labels`.
-
-  Its feature `labels` lists the classes in an image, `labels_no_difficult` those with an object
-  that is not difficult.
-
-  Raises:
-    SourceError: the data set has no such features.
-  """
-  features, examples = source.read_features(('labels', 'labels_no_difficult'))
-  names = tuple(features['labels'].feature.names)
-  labels = np.zeros((len(source), len(names)), np.uint8)
-  for row, example in zip(labels, examples):
-    row[np.asarray(example['labels'], int)] = IGNORED
-    row[np.asarray(example['labels_no_difficult'], int)] = 1
-  return labels, names

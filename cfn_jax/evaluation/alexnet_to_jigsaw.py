@@ -12,7 +12,6 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import record
 from cfn_jax.evaluation import identity, runs, tables, trunks
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
@@ -118,8 +117,8 @@ def _finish(
     fingerprint={
       **task.fingerprint,
       **identity.describe_training(config),
-      'training images': record.identify(pretext.training.source),
-      'validation images': record.identify(source),
+      'training images': pretext.training.source.identify(),
+      'validation images': source.identify(),
       'network': network | {'groups': list(own.groups), 'width': own.width},
       **fingerprint,
     },

@@ -7,13 +7,11 @@ VOC (several). Between data/ and the evaluations.
 import dataclasses
 import functools
 import hashlib
-import pathlib
 
 import ml_collections
 import numpy as np
 
-from cfn_jax import places
-from cfn_jax.data import folder, pipeline, record, sources, tfds_source, voc_labels
+from cfn_jax.data import pipeline, sources
 
 NAMED = 10  # items named in an error
 
@@ -32,7 +30,7 @@ class Split:
   @functools.cached_property
   def fingerprint(self) -> str:
     """Changes with the images and with their labels."""
-    told = record.identify(self.reader.source).encode() + self.labels.tobytes()
+    told = self.reader.source.identify().encode() + self.labels.tobytes()
     return hashlib.sha256(told).hexdigest()[:32]
 
 
@@ -63,20 +61,7 @@ def open_labelled(
     SourceError: what is wrong, where, and what would be right.
   """
   d = config.data
-  if several and d.source not in ('voc', 'tfds'):
-    raise sources.SourceError(
-      f"data.source = '{d.source}': images of several classes come from 'voc' or 'tfds'"
-    )
-  training, testing = sources.open_sources(
-    source=d.source,
-    root=d.root,
-    split=d.split,
-    val_root=d.val_root,
-    val_split=d.val_split,
-    val_fraction=d.val_fraction,
-    cache_dir=d.cache_dir,
-    refresh=d.refresh,
-  )
+  training, testing = sources.open_config(d)
   if not len(testing):
     raise sources.SourceError(
       f'none of the {len(training):,} images is held out for the test: set data.val_root, '
@@ -85,47 +70,33 @@ def open_labelled(
   read = functools.partial(
     pipeline.Reader, seed=config.seed, min_side_px=min_side_px, on_bad_image=d.on_bad_image
   )
-  nothing = np.empty((0, 0), np.uint8)
   if several:
-    ours, names = _read_labels(training, d.root, d.split, d.labels)
-    theirs, test_names = _read_labels(
-      testing, d.val_root or d.root, d.val_split or d.split, d.labels
-    )
+    ours, names = training.multi_labels(d.labels)
+    theirs, test_names = testing.multi_labels(d.labels)
     check_same_classes(names, test_names)
-    found = Labelled(Split(read(training), ours), Split(read(testing), theirs), names)
   else:
-    _check_classes(training, testing)
-    names = tuple(training.class_names)
-    found = Labelled(Split(read(training), nothing), Split(read(testing), nothing), names)
+    ours = theirs = np.empty((0, 0), np.uint8)
+    names = _check_classes(training, testing)
+  found = Labelled(Split(read(training), ours), Split(read(testing), theirs), names)
   check_counts(found, allow_empty=d.allow_empty_classes)
   return found
 
 
-def _read_labels(
-  source: sources.Source, root: str, split: str, origin: str
-) -> tuple[np.ndarray, tuple[str, ...]]:
-  if isinstance(source, tfds_source.TfdsSource):
-    return voc_labels.read_tfds_labels(source)
-  assert isinstance(source, folder.FileSource)
-  stems = [pathlib.PurePath(name).stem for name in source.names]
-  return voc_labels.read_labels(places.local(root), split, stems, origin=origin)
-
-
-def _check_classes(training: sources.Source, testing: sources.Source) -> None:
-  """Refuses images without classes, and test images of other classes."""
+def _check_classes(training: sources.Source, testing: sources.Source) -> tuple[str, ...]:
+  """Returns the classes; refuses images without, and test images of other classes."""
   if not training.class_names:
     raise sources.SourceError(
       f'{training.description}: the images have no classes; each must lie in the folder of its '
       'class'
     )
+  if testing.foreign_classes:
+    check_same_classes(training.class_names, testing.foreign_classes)
   if not testing.class_names:
-    if isinstance(testing, folder.FileSource) and folder.class_folders(testing.names):
-      check_same_classes(tuple(training.class_names), folder.class_folders(testing.names))
     raise sources.SourceError(
-      f'{testing.description}: the images have other classes than those of training, or none; '
-      "cfn_jax.prepare --labels gives ImageNet's validation images theirs (docs/data.md)"
+      f'{testing.description}: the images have no classes; cfn_jax.prepare --labels gives '
+      "ImageNet's validation images theirs (docs/data.md)"
     )
-  check_same_classes(tuple(training.class_names), tuple(testing.class_names))
+  return training.class_names
 
 
 def check_same_classes(training: tuple[str, ...], testing: tuple[str, ...]) -> None:
@@ -170,7 +141,7 @@ def count_classes(split: Split, classes: int) -> np.ndarray | None:
   """Counts the images of each class, int `[K]`; None where only reading all records would tell."""
   if len(split.labels):
     return np.sum(split.labels == 1, axis=0)
-  labels = getattr(split.reader.source, 'labels', None)
+  labels = split.reader.source.labels()
   if labels is None:
     return None
   if np.any(labels < 0):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import feed, pipeline, record
+from cfn_jax.data import feed, pipeline
 from cfn_jax.evaluation import (
   feature_cache,
   features,
@@ -71,7 +71,7 @@ def extract(
     count = count if which == 'training' else min(count, length)
     content = {
       'weights': identity.describe_weights(weights),
-      'images fingerprint': record.identify(reader.source),
+      'images fingerprint': reader.source.identify(),
       'seed': reader.seed,
       'puzzles': repr(visits.geometry),
       'on_bad_image': reader.on_bad_image,

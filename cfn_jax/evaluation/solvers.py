@@ -3,7 +3,6 @@
 The images are those of its training, or others. Between transfer/ and solve.py.
 """
 
-import copy
 import dataclasses
 import itertools
 import math
@@ -16,14 +15,12 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
-from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
 from cfn_jax.models import alexnet, figures
 from cfn_jax.transfer import files
 from cfn_jax.transfer import weights as weights_lib
 
 ENUMERATED = 8  # tiles; the permutations of more are too many to list
-DATA = ('source', 'root', 'split', 'val_root', 'val_split', 'val_fraction')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +75,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
   permutations = find_permutations(weights, path)
   own = complete_config(weights.origin.get('config'), config, path)
   fields.check_numbers(own)
-  training, validation = pretexts.open_data(own)
+  training, validation = sources.open_config(own.data)
   for which, source in (('training', training), ('validation', validation)):
     if not len(source):
       raise ValueError(f'{source.description}: there are no {which} images')
@@ -133,10 +130,7 @@ def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
 def complete_config(
   saved: Any, config: ml_collections.ConfigDict, path: str
 ) -> ml_collections.ConfigDict:
-  """Returns the config of a network's training, with the images that `config.data` names, if any.
-
-  Fields that an older version did not have are those of `config`.
-  """
+  """Returns the config of a network's training, its images those of `config.data`, if any."""
   if not isinstance(saved, Mapping) or not {'puzzle', 'model', 'data'} <= set(saved):
     raise weights_lib.WeightsError(f'{path}: the config of its training is not there')
   d = config.data
@@ -145,14 +139,11 @@ def complete_config(
       f"data.{field} = {d[field]!r}: with data.source = '' the images are those of the "
       "checkpoint's training; name their kind too, as in --config.data.source=folder"
     )
-  values = {**config.to_dict(), **copy.deepcopy(dict(saved))}
-  data = {'puzzles_per_image': 1, 'on_bad_image': 'fail', **values['data']}
   # What its training did not read had no effect there.
-  data = sources.clear_idle(d.source or data.get('source', ''), data)
+  data = sources.clear_idle(d.source or saved['data']['source'], saved['data'])
   if d.source:
-    data |= {field: d[field] for field in DATA}
-  data |= {'num_workers': d.num_workers, 'val_max_images': d.val_max_images}
-  return ml_collections.ConfigDict({**values, 'data': data})
+    data |= d.to_dict()
+  return ml_collections.ConfigDict({**saved, 'data': data})
 
 
 def draw_outside(permutations: np.ndarray, count: int, *, seed: int) -> np.ndarray:

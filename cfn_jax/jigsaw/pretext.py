@@ -170,27 +170,6 @@ def make_model(config: ml_collections.ConfigDict, classes: int) -> alexnet.AlexN
   )
 
 
-def open_data(config: ml_collections.ConfigDict) -> tuple[sources.Source, sources.Source]:
-  """Opens the training and the validation images.
-
-  Raises:
-    SourceError: what is wrong, where, and what would be right.
-  """
-  d = config.data
-  return sources.open_sources(
-    source=d.source,
-    root=d.root,
-    split=d.split,
-    val_root=d.val_root,
-    val_split=d.val_split,
-    val_fraction=d.val_fraction,
-    crops_per_photograph=d.crops_per_photograph,
-    val_crops_per_photograph=d.val_crops_per_photograph,
-    cache_dir=d.cache_dir,
-    refresh=d.refresh,
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Pretext:
   """All that a config's pretext task is made of, opened and checked."""
@@ -287,7 +266,7 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
   """
 
   def open_readers() -> tuple[pipeline.Reader, pipeline.Reader]:
-    training, validation = open_data(config)
+    training, validation = sources.open_config(config.data)
     if evaluated and not len(validation):
       raise ValueError(
         f'none of the {len(training)} images is held out for validation: name a second folder as '

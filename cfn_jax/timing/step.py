@@ -44,7 +44,7 @@ PEAKS = {
 }
 
 
-class Noise:
+class Noise(record.Source):
   """A source of one image, for tasks that are never asked for a batch."""
 
   class_names: tuple[str, ...] = ()

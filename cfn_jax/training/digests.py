@@ -73,14 +73,9 @@ def seal(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sealed(meta: Mapping[str, Any]) -> bool:
-  """Tells whether a mapping is what `seal` made; one without a digest (an older one) passes."""
+  """Tells whether a mapping is what `seal` made."""
   rest = {name: value for name, value in meta.items() if name != OWN}
-  return OWN not in meta or meta[OWN] == _hash_json(rest)
-
-
-def is_verified(meta: Mapping[str, Any]) -> bool:
-  """Tells whether a step was saved with digests, which reading it has compared."""
-  return OWN in meta and bool(meta.get(ARRAYS))
+  return bool(meta.get(OWN) == _hash_json(rest))
 
 
 def _hash_json(value: Any) -> str:

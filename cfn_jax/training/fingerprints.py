@@ -10,8 +10,6 @@ from cfn_jax.training.step_folders import CheckpointError
 
 def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
   """Says which fields of a config differ from those that a step was made with."""
-  if 'config' not in meta:
-    return ' (what changed is not known: it was saved without its config)'
   changed = _compare(meta['config'], config)
   return f' (changed: {"; ".join(changed)})' if changed else ''
 

@@ -96,10 +96,7 @@ def fit(
       # ---- save
       with watch.paused():
         wanted = (
-          last
-          or stopped
-          or task.best.removeprefix('-') in row
-          or step % config.checkpoint_every_steps == 0
+          last or stopped or task.ranked_by in row or step % config.checkpoint_every_steps == 0
         )
         if wanted and (fresh or due):
           check_finite(report, step, ends=False)

@@ -13,7 +13,6 @@ import optax
 
 ORDERS = ('caffe', 'optax')
 SCHEDULES = ('step', 'cosine')
-LABELS = ('weight', 'bias', 'locked')
 
 Schedule = Callable[[jax.Array], jax.Array]
 
@@ -81,7 +80,7 @@ def sgd(
   clip_gradients: float = 0.0,
   order: str = 'caffe',
 ) -> optax.GradientTransformation:
-  """Builds SGD with momentum; `labels` is a tree like the parameters, see `LABELS`.
+  """Builds SGD with momentum; `labels` tells each parameter's kind: 'weight', 'bias' or 'locked'.
 
   With `clip_gradients` the raw gradients are first shrunk to this norm over all of them (0: off).
   Caffe's order: g += decay * w; v = momentum * v + rate * g; w -= v. The rate is inside the

@@ -92,7 +92,7 @@ def read_state(folder: pathlib.Path, target: Any) -> Any:
     CheckpointError: the step holds other arrays; every difference is listed.
     DamagedError: it does not hold what was saved.
   """
-  saved = read_meta(folder).get(digests.ARRAYS, {})
+  saved = read_meta(folder)[digests.ARRAYS]
   abstract = jax.tree.map(_abstract, target)
   leaves = digests.name_leaves(abstract)
   wanted = {name: digests.describe(leaf) for name, leaf in leaves.items()}
@@ -119,7 +119,7 @@ def read_state(folder: pathlib.Path, target: Any) -> Any:
     reader.close()
   arrays = digests.name_leaves(restored)
   state = jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in leaves])
-  changed = digests.compare(saved, digests.copy_to_host(state)) if saved else []
+  changed = digests.compare(saved, digests.copy_to_host(state))
   if changed:
     names = list_names(changed)
     raise DamagedError(f'{folder} is damaged: not the arrays that were saved: {names}')
@@ -217,12 +217,11 @@ def _check_kinds(meta: Mapping[str, Any]) -> None:
   """Raises ValueError, KeyError, TypeError or AttributeError where a value has another kind."""
   left = meta.get('unevaluated', {})
   described = [
-    f'{each["dtype"]} {each["shape"]} {each["sha256"]}'
-    for each in meta.get(digests.ARRAYS, {}).values()
+    f'{each["dtype"]} {each["shape"]} {each["sha256"]}' for each in meta[digests.ARRAYS].values()
   ]
   for name, right in {
     'fingerprint': isinstance(meta['fingerprint'], dict),
-    'config': isinstance(meta.get('config', {}), dict),
+    'config': isinstance(meta['config'], dict),
     'unevaluated': isinstance(left, dict) and type(left.get('step', 0)) is int,
     'skipped_steps': type(meta.get('skipped_steps', 0)) is int,
     digests.ARRAYS: all(described),

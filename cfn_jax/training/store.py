@@ -50,7 +50,9 @@ def check(workdir: pathlib.Path) -> None:
   probe = workdir / ('.probe' if several else f'.probe_{os.getpid()}')
   try:
     with checkpoint.Checkpoints(probe, keep_latest=1, keep_best=0, best='') as saver:
-      saver.save(STEP, {'probe': np.arange(4, dtype=np.float32)}, {'fingerprint': {}}, {})
+      saver.save(
+        STEP, {'probe': np.arange(4, dtype=np.float32)}, {'fingerprint': {}, 'config': {}}, {}
+      )
     if several:  # the first host reads it back, and removes it when all are done
       multihost_utils.sync_global_devices('the store is checked')
   except (checkpoint.CheckpointError, OSError) as error:

@@ -92,3 +92,8 @@ class Task:
   pairs: bool = False
   end_pictures: tuple[str, ...] = ()
   meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def ranked_by(self) -> str:
+    """The name of the figure in `best`."""
+    return self.best.removeprefix('-')

@@ -121,22 +121,15 @@ def read_checkpoint(
   folder = find_step(path, step)
   params, meta = _read_step(folder, collection)
   permutations = _read_permutations(folder.parent.parent / 'permutations.npy')
-  config = meta.get('config', {})
   origin: dict[str, Any] = {
     'file': str(folder),
     'step': int(folder.name) if folder.name.isdecimal() else 0,
     'weights': collection,
-    'task': meta.get('task', ''),
-    'config': config,
-    'commit': meta.get('commit', ''),
-    'fingerprint': meta.get('fingerprint', {}),
     'metrics': _read_json(folder / 'metrics' / 'metrics'),
     'permutations': permutations,
   }
   if asked := _read_json(folder.parent.parent / 'questions.json'):
     origin['questions'] = asked
-  if not digests.is_verified(meta):
-    origin['notes'] = ['not verified: the step was saved without digests of its arrays']
   with _named_errors(folder):
     network = meta['network']
     return weights_lib.make_weights(
@@ -144,8 +137,8 @@ def read_checkpoint(
       order=str(network['order']),
       stride=int(network['stride']),
       record=weights_lib.read_record(network['input']),
-      origin=origin,
-      padding=int(network.get('padding', 0)),
+      origin=origin | {name: meta[name] for name in ('task', 'config', 'commit', 'fingerprint')},
+      padding=int(network['padding']),
     )
 
 
@@ -162,7 +155,7 @@ def _read_step(folder: pathlib.Path, collection: str) -> tuple[weights_lib.Param
     meta = _read_json(folder / 'meta' / 'metadata')
     if not meta or not digests.is_sealed(meta):
       raise WeightsError(f'{folder} is damaged: meta/metadata is not what was saved')
-    saved = meta.get(digests.ARRAYS, {})
+    saved = meta[digests.ARRAYS]
     if not isinstance(saved, dict):
       raise WeightsError(f'{folder} is damaged: meta/metadata: {digests.ARRAYS} is no object')
     params = _restore(folder / 'state', collection)
@@ -176,14 +169,14 @@ def _check_digests(
   collection: str,
   folder: pathlib.Path,
 ) -> None:
-  """Compares the arrays with the digests in the meta; a run of an older version has none."""
+  """Compares the arrays with the digests in the meta."""
   found = {
     f'{collection}/{layer}/{name}': array
     for layer, arrays in params.items()
     for name, array in arrays.items()
   }
   wanted = {name: each for name, each in saved.items() if name.startswith(f'{collection}/')}
-  changed = digests.compare(wanted, found) if wanted else []
+  changed = digests.compare(wanted, found)
   if changed:
     raise WeightsError(f'{folder} is damaged: not the arrays that were saved: {changed[0]}, ...')
 

@@ -5,9 +5,7 @@ Between transfer/ and models/: evaluations and parity checks build their network
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from cfn_jax.models import alexnet, cfn, figures, trunk
 from cfn_jax.transfer import weights as weights_lib
@@ -84,15 +82,3 @@ def make_network(
   }
   make = cfn.Cfn if weights.kind == 'cfn' else alexnet.AlexNet
   return make(num_classes=outputs.get('fc8', num_classes or 1000), **geometry)
-
-
-def trunk_stages(weights: weights_lib.Weights, images: np.ndarray) -> dict[str, np.ndarray]:
-  """Runs the trunk on uint8 RGB images `[B, H, W, 3]`, prepared as the weights want them.
-
-  Returns:
-    Every stage by Caffe's name (`Trunk.stages`), float32 `[B, h, w, features]`.
-  """
-  network = make_network(weights)
-  run = jax.jit(lambda params, x: network.apply({'params': params}, x, method='stages'))
-  found: Any = run(weights.params, weights.input.prepare(images))
-  return {name: np.asarray(stage) for name, stage in found.items()}
