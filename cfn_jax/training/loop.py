@@ -95,10 +95,8 @@ def fit(
 
       # ---- save
       with watch.paused():
-        wanted = (
-          last or stopped or task.ranked_by in row or step % config.checkpoint_every_steps == 0
-        )
-        if wanted and (fresh or due):
+        wanted = last or stopped or step % config.checkpoint_every_steps == 0
+        if (wanted or task.ranked_by in row) and (fresh or due):
           check_finite(report, step, ends=False)
           saver.save(step, state, _describe(task, config, left, check_finite.count), row)
       if stopped:
