@@ -12,6 +12,17 @@ import ml_collections
 
 from cfn_jax.data import bad_images, pipeline
 
+# The numbers that data and feeds read, as far as nothing else checks them.
+LIMITS = {
+  'seed': (0, 2**63 - 1),
+  'eval_batch_size': (1, 2**20),
+  'data.val_fraction': (0, 1),
+  'data.val_max_images': (0, 2**62),
+  'data.crops_per_photograph': (1, 10**7),
+  'data.val_crops_per_photograph': (1, 10**7),
+  'data.num_workers': (0, 1024),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Feed:

@@ -30,7 +30,7 @@ CONVOLUTIONS = weights_lib.CONVOLUTIONS
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens and checks what the config evaluates; see `make_plan`."""
-  return runs.open_plan(make_plan(config), config)
+  return runs.open_plan(make_plan, config)
 
 
 def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:

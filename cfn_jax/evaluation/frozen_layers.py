@@ -30,7 +30,7 @@ CONVOLUTIONS = weights_lib.CONVOLUTIONS
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens and checks what the config evaluates; see `make_plan`."""
-  return runs.open_plan(make_plan(config), config)
+  return runs.open_plan(make_plan, config)
 
 
 def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
@@ -39,7 +39,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  fields.check_numbers(config)
+  fields.check_numbers(config, labelled.LIMITS)
   layers = tuple(config.layers)
   if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
     raise ValueError(f'layers = {layers}: different numbers from 1 to 5')

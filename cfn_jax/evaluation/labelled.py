@@ -11,9 +11,18 @@ import hashlib
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import pipeline, sources
+from cfn_jax.data import feed, pipeline, sources
+from cfn_jax.models import alexnet
 
 NAMED = 10  # items named in an error
+# The numbers that evaluations on labelled images read, as far as nothing else checks them.
+LIMITS = {
+  **feed.LIMITS,
+  **alexnet.LIMITS,
+  'test.draws': (1, 1000),
+  'views.resize_px': (11, 4096),
+  'views.view_px': (11, 4096),
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,7 +66,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  fields.check_numbers(config)
+  fields.check_numbers(config, labelled.LIMITS)
   model, view, made = config.model, config.views, config.features
   features.check_dtype(made.dtype)
   if made.part_images < 1:

@@ -24,7 +24,7 @@ NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens and checks what the config evaluates; see `make_plan`."""
-  return runs.open_plan(make_plan(config), config)
+  return runs.open_plan(make_plan, config)
 
 
 def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
@@ -33,7 +33,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  fields.check_numbers(config)
+  fields.check_numbers(config, labelled.LIMITS)
   view, test, model = config.views, config.test, config.model
   if view.crop not in CROPS:
     raise ValueError(f"views.crop = '{view.crop}' is unknown: one of {', '.join(CROPS)}")

@@ -67,10 +67,12 @@ class Plan:
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def open_plan(plan: Plan, config: ml_collections.ConfigDict) -> tasks.Execute:
-  """Checks the fields of the loop, and returns what goes through a plan."""
+def open_plan(
+  make_plan: Callable[[ml_collections.ConfigDict], Plan], config: ml_collections.ConfigDict
+) -> tasks.Execute:
+  """Checks the fields of the loop, makes the plan, and returns what goes through it."""
   loop.check(config)
-  return functools.partial(execute, plan, config)
+  return functools.partial(execute, make_plan(config), config)
 
 
 def execute(

@@ -44,7 +44,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
     ValueError: what is wrong, where, and what would be right.
   """
   c = config.solve
-  fields.check_numbers(config)
+  fields.check_numbers(config, feed.LIMITS)
   linear_task.check_standard(config.probe.standardize)
   features.check_dtype(config.features.dtype)
   loop.check(config)

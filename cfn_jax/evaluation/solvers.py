@@ -15,6 +15,7 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.data import pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
 from cfn_jax.models import alexnet, figures
 from cfn_jax.transfer import files
@@ -74,7 +75,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
     )
   permutations = find_permutations(weights, path)
   own = complete_config(weights.origin.get('config'), config, path)
-  fields.check_numbers(own)
+  fields.check_numbers(own, pretexts.LIMITS)
   training, validation = sources.open_config(own.data)
   for which, source in (('training', training), ('validation', validation)):
     if not len(source):

@@ -49,7 +49,7 @@ CHART = 'average_precision.png'
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens and checks what the config evaluates; see `make_plan`."""
-  return runs.open_plan(make_plan(config), config)
+  return runs.open_plan(make_plan, config)
 
 
 def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
@@ -58,7 +58,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  fields.check_numbers(config)
+  fields.check_numbers(config, labelled.LIMITS)
   if config.trained not in TRAINED:
     raise ValueError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
   magic_init.check(config.magic_init)

@@ -14,13 +14,22 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import fields
-from cfn_jax.data import pipeline, sources
+from cfn_jax.data import feed, pipeline, sources
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import questions, transform
 from cfn_jax.models import alexnet, cfn, figures, inputs, trunk
 from cfn_jax.training import task as tasks
 
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
+# The numbers that pretext tasks read, as far as nothing else checks them.
+LIMITS = {
+  **feed.LIMITS,
+  **alexnet.LIMITS,
+  'data.puzzles_per_image': (1, 10**6),
+  'model.permutations_per_pass': (1, 10**6),
+  'puzzle.global_std': (1e-6, 1e6),
+  'puzzle.tile_scale': (1e-6, 1e6),
+}
 
 
 def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
@@ -290,7 +299,7 @@ def make_pretext(
   open_readers: Callable[[], tuple[pipeline.Reader, pipeline.Reader]],
 ) -> Pretext:
   """Makes the questions and the network of a config, then opens its images; see `open_pretext`."""
-  fields.check_numbers(config)
+  fields.check_numbers(config, LIMITS)
   geometry = transform.make_geometry(config)
   record = make_input(config)
   asked = make_questions(config)

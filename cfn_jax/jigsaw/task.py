@@ -35,9 +35,8 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  pretext = pretexts.open_pretext(config)
   loop.check(config)
-  return functools.partial(execute, config, pretext)
+  return functools.partial(execute, config, pretexts.open_pretext(config))
 
 
 def execute(

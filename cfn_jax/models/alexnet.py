@@ -24,6 +24,17 @@ Array = jax.Array
 DTYPES = ('float32', 'bfloat16')  # in which networks compute
 
 
+# The numbers that networks read, as far as nothing else checks them.
+LIMITS = {
+  'model.stride': (1, 11),
+  'model.width': (0.01, 16),
+  'model.fc6_features': (0, 2**20),
+  'model.fc7_features': (1, 2**20),
+  'model.fc8_features': (0, 2**20),
+  'model.dropout': (0, 0.99999),
+}
+
+
 class AlexNet(nn.Module):
   """AlexNet: images `[B, H, W, C]` float32, prepared, to logits `[B, K]` float32."""
 

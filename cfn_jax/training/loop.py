@@ -9,7 +9,7 @@ import jax
 import ml_collections
 from jax.sharding import Mesh
 
-from cfn_jax import terminal
+from cfn_jax import fields, terminal
 from cfn_jax.training import (
   checkpoint,
   devices,
@@ -25,6 +25,25 @@ from cfn_jax.training import (
 )
 from cfn_jax.training import state as states
 from cfn_jax.training import task as tasks
+
+# The numbers that the loop, the step and the solver read, as far as nothing else checks them.
+LIMITS = {
+  'batch_size': (1, 2**20),
+  'num_steps': (1, 2**31 - 2),
+  'log_every_steps': (1, 2**31 - 2),
+  'eval_every_steps': (1, 2**31 - 2),
+  'checkpoint_every_steps': (1, 2**31 - 2),
+  'keep_latest': (1, 10**6),
+  'keep_best': (0, 10**6),
+  'plateau_warning_steps': (0, 2**31 - 2),
+  'learning_rate': (1e-12, 1e30),
+  'decay_factor': (0, 1),
+  'warmup_steps': (0, 2**31 - 2),
+  'momentum': (0, 0.99999),
+  'weight_decay': (0, 1),
+  'bias_rate': (0, 1e6),
+  'bias_decay': (0, 1e6),
+}
 
 
 def run(
@@ -135,6 +154,7 @@ def fit(
 
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises ValueError for a solver or batches that no run can have."""
+  fields.check_numbers(config, LIMITS)
   _make_mesh(config)
   _make_schedule(config)
   optimizer.check_order(config.solver)
