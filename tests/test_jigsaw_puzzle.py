@@ -18,8 +18,8 @@ from PIL import Image
 
 from cfn_jax import command
 from cfn_jax.data import pipeline, record, streams
+from cfn_jax.jigsaw import colours, puzzle
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.jigsaw import puzzle
 
 PAPER = puzzle.Geometry(
   resize_px=256,
@@ -326,7 +326,7 @@ def test_grey_is_the_first_draw_and_all_nine_tiles_share_it():
     channels_equal = (tiles == tiles[..., :1]).all((1, 2, 3))
     expected = streams.make_rng(5, position).random() < 0.3
     assert channels_equal.tolist() == [expected] * 9
-    assert puzzle.is_grey(crop) == expected
+    assert colours.is_grey(crop) == expected
     drawn.append(expected)
   assert 10 < sum(drawn) < 60
 
@@ -336,7 +336,7 @@ def test_grey_fraction_is_the_share_of_grey_visits(fraction):
   image = photograph(64, 64)
   geometry = vary(SMALL, grey_fraction=fraction)
   grey = sum(
-    puzzle.is_grey(
+    colours.is_grey(
       puzzle.sample_puzzle(image, geometry, IDENTITY, streams.make_rng(0, position)).crop
     )
     for position in range(1000)
@@ -364,7 +364,7 @@ def test_grey_images_drawn_or_native_are_never_channel_shifted():
 
 def test_grey_is_luma():
   image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-  grey = puzzle.make_grey(image).astype(float)
+  grey = colours.make_grey(image).astype(float)
   assert (grey == grey[..., :1]).all()
   assert np.abs(grey[..., 0] - image @ [0.299, 0.587, 0.114]).max() <= 1
   assert np.abs(grey[..., 0] - cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)).max() <= 1
@@ -373,9 +373,9 @@ def test_grey_is_luma():
 @pytest.mark.parametrize(('y', 'channel'), [(0, 0), (9, 1), (5, 2)])
 def test_one_coloured_pixel_is_enough_to_be_no_grey_image(y, channel):
   image = np.full((10, 8, 3), 77, np.uint8)
-  assert puzzle.is_grey(image)
+  assert colours.is_grey(image)
   image[y, 3, channel] += 1
-  assert not puzzle.is_grey(image)
+  assert not colours.is_grey(image)
 
 
 # Each measure alone switched off.

@@ -10,8 +10,8 @@ import pytest
 
 from cfn_jax import command
 from cfn_jax.data import pipeline, streams
+from cfn_jax.jigsaw import colours, puzzle, questions, transform
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.jigsaw import puzzle, questions, transform
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import cfn
 from cfn_jax.training import state as states
@@ -100,12 +100,12 @@ def test_rotations_of_cells_with_gaps_are_refused(changes):
 def test_projection_takes_green_against_magenta_out_and_leaves_the_rest():
   a = np.array([-1, 2, -1])
   image = np.random.default_rng(1).integers(60, 190, size=(20, 20, 3), dtype=np.uint8)
-  found = puzzle.project_colour(image).astype(float)
+  found = colours.project_colour(image).astype(float)
   plain = image - (image @ a)[..., None] * a / 6.0  # I - aa' / a'a, in float64
   assert np.abs(found - plain.clip(0, 255)).max() <= 0.5 + 1e-4
   assert np.abs(found @ a).max() <= 2  # nothing of it is left but rounding
   grey = np.full((4, 4, 3), 77, np.uint8)
-  np.testing.assert_array_equal(puzzle.project_colour(grey), grey)
+  np.testing.assert_array_equal(colours.project_colour(grey), grey)
 
 
 def test_the_share_of_projected_visits_is_of_those_that_are_not_grey():
@@ -113,8 +113,8 @@ def test_the_share_of_projected_visits_is_of_those_that_are_not_grey():
   kinds = collections.Counter()
   plain = puzzle.sample_crop(IMAGE, geometry, streams.make_rng(0, 0))
   looks = {
-    puzzle.make_grey(plain).tobytes(): 'grey',
-    puzzle.project_colour(plain).tobytes(): 'projected',
+    colours.make_grey(plain).tobytes(): 'grey',
+    colours.project_colour(plain).tobytes(): 'projected',
     plain.tobytes(): 'plain',
   }
   for seed in range(400):

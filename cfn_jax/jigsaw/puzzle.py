@@ -13,14 +13,12 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from cfn_jax.jigsaw import colours
+
 cv2.setNumThreads(1)  # images are spread over processes; threads within one would only contend
 
 CROP_MODES = ('centre', 'random', 'whole')
 ROTATIONS = 4
-# Takes green against magenta, (-1, 2, -1), out of a colour (R, G, B).
-_PROJECTION = (
-  np.eye(3, dtype=np.float32) - np.outer((-1, 2, -1), (-1, 2, -1)).astype(np.float32) / 6
-)
 RULES = 2  # changes when the same image, geometry and draws give other tiles
 
 
@@ -163,10 +161,10 @@ def sample_puzzle(
   if labels is None:
     labels = sample_labels(len(rows), rng, puzzles=puzzles, allowed=allowed)
   if greyed:
-    crop = make_grey(crop)
+    crop = colours.make_grey(crop)
   elif geometry.project_fraction and rng.random() < geometry.project_fraction:
-    crop = project_colour(crop)
-  shift = 0 if greyed or is_grey(crop) else geometry.channel_shift_px
+    crop = colours.project_colour(crop)
+  shift = 0 if greyed or colours.is_grey(crop) else geometry.channel_shift_px
   row = rows[labels[0]] if len(labels) == 1 else None
   tiles = sample_tiles(crop, geometry, rng, channel_shift_px=shift, row=row)
   return Puzzle(tiles, labels, crop)
@@ -247,48 +245,11 @@ def sample_tiles(
       for c, (y, x) in enumerate(channels):
         cut[:, :, c] = crop[y : y + tile, x : x + tile, c]
   if geometry.drop_channels:
-    drop_channels(tiles, rng)
+    colours.drop_channels(tiles, rng)
   if geometry.turned:
     tiles = np.stack([np.rot90(tiles[0], turns) for turns in range(ROTATIONS)])
     return tiles if row is None else tiles[row]
   return tiles
-
-
-def make_grey(image: np.ndarray) -> np.ndarray:
-  """Replaces colour by luma (Rec. 601) in all three channels."""
-  return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
-
-
-def project_colour(image: np.ndarray) -> np.ndarray:
-  """Takes the green-magenta axis out of an image: uint8 `[H, W, 3]`; values are cut to 0..255.
-
-  Doersch et al.'s projection, I - aa' / aa' with a = (-1, 2, -1): lateral chromatic aberration
-  moves green against red and blue.
-  """
-  return np.rint(image @ _PROJECTION).clip(0, 255).astype(np.uint8)
-
-
-def drop_channels(tiles: np.ndarray, rng: np.random.Generator) -> None:
-  """Leaves one random channel in each tile uint8 `[S, h, w, 3]`; the others get its mean, in place.
-
-  The mean is dithered by less than a level, so that no tile has a flat channel. Doersch et al. take
-  the mean off and fill the other channels with noise of that size.
-  """
-  kept = rng.integers(3, size=len(tiles))
-  noise = rng.random(tiles.shape, np.float32)
-  for tile, channel, dither in zip(tiles, kept, noise):
-    own = tile[:, :, channel].copy()
-    tile[...] = own.mean() + dither
-    tile[:, :, channel] = own
-
-
-def is_grey(image: np.ndarray) -> bool:
-  """Says whether the three channels are equal everywhere."""
-  middle = image[image.shape[0] // 2]  # most colour photographs are told by one row
-  for part in (middle, image):
-    if (part[..., 0] != part[..., 1]).any() or (part[..., 1] != part[..., 2]).any():
-      return False
-  return True
 
 
 def assemble(tiles: np.ndarray, *, columns: int, gap_px: int = 0, fill: int = 255) -> np.ndarray:

@@ -1,0 +1,99 @@
+"""What a pretraining run says in words: before it starts, and when it ends."""
+
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from cfn_jax import terminal
+from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import puzzle, questions
+from cfn_jax.models import alexnet
+from cfn_jax.training import metrics
+
+
+def summarize(
+  config: ml_collections.ConfigDict, pretext: pretexts.Pretext
+) -> list[tuple[str, str]]:
+  """Returns the task's rows of the start-up summary."""
+  asked, images = pretext.questions, len(pretext.training.source)
+  visits = config.num_steps * config.batch_size
+  puzzles = pretext.visits.puzzles
+  geometry = pretext.visits.geometry
+  rows = [
+    ('training', pretext.training.source.description),
+    ('validation', pretext.validation.source.description),
+    (
+      'puzzle',
+      f'{_describe_tiles(geometry)}, crop {geometry.crop_px} px ({geometry.crop_mode}), grey '
+      f'{geometry.grey_fraction:.0%}, channel shift {geometry.largest_shift_px} px'
+      + (f', up to {pretext.visits.occluders} occluders' if pretext.visits.occluders else ''),
+    ),
+    _describe_questions(asked),
+    (
+      'network',
+      f'{config.model.name}, {alexnet.count_parameters(pretext.shapes()):,} parameters, '
+      f'{config.compute_dtype}',
+    ),
+    ('chance', f'accuracy {asked.chance_accuracy:.2%}, loss {_describe_chance(asked)}'),
+    (
+      'run',
+      f'{config.num_steps:,} steps of {config.batch_size} images, {visits / images:,.1f} epochs, '
+      f'{visits * puzzles / images:,.0f} {asked.plural} an image',
+    ),
+  ]
+  if images < config.batch_size:
+    rows.append(
+      ('note', f'{images} images fill no batch of {config.batch_size}: some show twice in it')
+    )
+  return rows
+
+
+def _describe_tiles(geometry: puzzle.Geometry) -> str:
+  """Says in words what is cut out of a crop."""
+  if geometry.turned:
+    return f'{geometry.tiles} rotations of a tile of {geometry.tile_px} px'
+  gap = f', {geometry.cell_gap_px} px apart' if geometry.cell_gap_px else ''
+  return (
+    f'{geometry.grid} x {geometry.grid} tiles of {geometry.tile_px} px in cells of '
+    f'{geometry.cell_px} px{gap}'
+  )
+
+
+def _describe_questions(asked: questions.Questions) -> tuple[str, str]:
+  """Returns the row of the summary about the questions."""
+  if asked.name != 'jigsaw':
+    tiles = f'{asked.shown} tile{"s" if asked.shown > 1 else ""}'
+    return 'questions', f'{len(asked)}, each of {tiles}, {asked.classes} answers'
+  found = permutation_sets.summarize(asked.rows)
+  return (
+    'permutations',
+    f'{len(asked)}, Hamming distance mean {found.mean_hamming:.3f} (at most '
+    f'{found.largest_mean:.3f}), minimum {found.min_hamming}',
+  )
+
+
+def _describe_chance(asked: questions.Questions) -> str:
+  """Writes the loss of a guess, with the logarithm that it is where all answers are as likely."""
+  equal = math.isclose(asked.chance_loss, math.log(asked.classes))
+  return f'{f"ln {asked.classes} = " if equal else ""}{asked.chance_loss:.3f}'
+
+
+def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path, what: str) -> None:
+  """Prints the figures with which a run ended, and those of its best evaluation, of `what`."""
+  rows = [row for row in metrics.read_rows(workdir / 'metrics.jsonl') if 'val_accuracy' in row]
+  if not figures:
+    terminal.say(f'{workdir}: the run is finished; more steps continue it')
+  if not rows or 'train_loss' not in figures:
+    return
+  best = max(rows, key=lambda row: row['val_accuracy'])
+  for name, row in (('finished', figures), ('best', best)):
+    low, high = row['val_accuracy_low'], row['val_accuracy_high']
+    terminal.say(
+      f'{name} at step {row["step"]:,}: validation accuracy {row["val_accuracy"]:.2%} (95 % '
+      f'interval {low:.2%} to {high:.2%}), loss {row["val_loss"]:.3f}, {row["val_count"]:,} {what}'
+    )
+  terminal.say(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}')
