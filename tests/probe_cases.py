@@ -58,5 +58,5 @@ def make_run(workdir, root, **fields):
   with checkpoint.Checkpoints(workdir, keep_latest=1, keep_best=1, best=best) as saver:
     state = devices.replicate({'params': params}, devices.make_mesh())
     saver.save(1, state, meta, {best: 0.0})
-  permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.permutations)
+  permutation_sets.save_permutations(workdir / 'permutations.npy', pretext.questions.rows)
   return config, pretext, params

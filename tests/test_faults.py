@@ -119,10 +119,11 @@ BEFORE = """
 import os, signal, sys
 from absl import app
 from cfn_jax import command, main
-def build(config, workdir):
+from cfn_jax.jigsaw import task
+def open_task(config):
   os.kill(os.getpid(), int(sys.argv[0]))
   raise AssertionError('the signal came to nothing')
-main.TASKS['jigsaw'] = build
+task.open_task = open_task
 number, *arguments = sys.argv[1:]
 app.run(main.main, argv=[number, *arguments], flags_parser=command.parse_flags)
 """

@@ -368,7 +368,8 @@ def test_visualize_draws_a_configs_puzzles_without_training(tmp_path):
   [
     (
       ('--config=knn:small',),
-      "--config=knn:small is made for the task 'knn': take cfn or alexnet_to_jigsaw",
+      "--config=knn:small is made for the task 'knn': take cfn or relative_position or "
+      'rotation or alexnet_to_jigsaw',
     ),
     (('--config=cfn:tiny', '--out=/proc/x.png'), '--out=/proc/x.png cannot be written: '),
     (('--config=cfn:tiny', '--out='), '--out is empty'),

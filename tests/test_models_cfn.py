@@ -291,7 +291,7 @@ def test_stacked_network_is_alexnet_over_all_channels_in_reading_order():
   ours = jax.jit(lambda x: model.apply({'params': params}, x))(tiles)
   theirs = jax.jit(lambda x: plain.apply({'params': params}, x))(images)
   assert np.allclose(ours, theirs, rtol=1e-6, atol=1e-7)
-  with pytest.raises(ValueError, match='one permutation a pass'):
+  with pytest.raises(ValueError, match='one row a pass'):
     model.apply({'params': params}, tiles, np.zeros((2, 2, 4), np.int32))
 
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from cfn_jax import arguments as command_lines
 from cfn_jax import command, names, places, terminal
 from cfn_jax.data import record
+from cfn_jax.jigsaw import questions
 from cfn_jax.pictures import class_scores, figures, permutations, puzzles
 from cfn_jax.training import checkpoint
 
@@ -172,13 +174,13 @@ def test_pictures_take_any_name(tmp_path):
   tiles = np.zeros((9, 8, 8, 3), np.uint8)
   crop = np.zeros((24, 24, 3), np.uint8)
   shown = [puzzles.Shown(tiles, 0, crop, name) for name in ODD]
-  order = np.arange(9)[None]
+  asked = questions.ask_jigsaw(np.arange(9, dtype=np.uint8)[None])
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    puzzles.draw_puzzles(tmp_path / 'a.png', shown, order)
-    puzzles.draw_answers(tmp_path / 'b.png', shown, order, np.ones((len(ODD), 1)), title=ODD[5])
+    puzzles.draw_puzzles(tmp_path / 'a.png', shown, asked)
+    puzzles.draw_answers(tmp_path / 'b.png', shown, asked, np.ones((len(ODD), 1)), title=ODD[5])
     class_scores.draw_class_scores(tmp_path / 'c.png', {n: dict.fromkeys(ODD, 0.5) for n in ODD})
-    text = permutations.encode_picture('p.svg', order.repeat(2, 0), grid=(3, 3))
+    text = permutations.encode_picture('p.svg', asked.rows.repeat(2, 0), grid=(3, 3))
   assert {path.name for path in tmp_path.iterdir()} == {'a.png', 'b.png', 'c.png'}
   assert b'</svg>' in text
 
@@ -200,12 +202,14 @@ def test_a_run_outlives_pictures_that_cannot_be_drawn(tmp_path, monkeypatch, cap
 
   for module, name in ((run, 'draw_training_puzzles'), (puzzles, 'draw_curves')):
     monkeypatch.setattr(module, name, fail)
-  for name in ('_show', 'sample_validation_puzzles', '_both_ways'):
+  for name in ('_show', 'sample_validation_puzzles', '_take'):
     monkeypatch.setattr(run, name, fail)
-  pictures = run.make_pictures(None, chance_loss=1.0)
+  asked = questions.ask_rotation()
+  visits = types.SimpleNamespace(puzzles=4)
+  pictures = run.make_pictures(types.SimpleNamespace(questions=asked, visits=visits))
   pictures['start'](tmp_path)
   pictures['end'](tmp_path, None, 3)
-  pictures['bad_batch'](tmp_path, {'tiles': [0], 'label': [0]})
+  pictures['bad_batch'](tmp_path, {'tiles': np.zeros((1, 4, 8, 8, 3)), 'label': [0]})
   said = capsys.readouterr().err.splitlines()
   assert said == [
     f'warning: {tmp_path}/{name} is not drawn (no font)'

@@ -232,26 +232,33 @@ class Pretext:
     With `model.fc8_features` there may be more of them than classes; no answer names the rest. In
     training dropout is on, and tiles are occluded.
     """
-    tiles, label = self.input.prepare(batch['tiles']), batch['label']
-    rows = jnp.asarray(self.questions.rows, jnp.int32)[label]  # [B, k, S]
-    arguments: dict[str, Any] = {'rows': rows} if self.visits.puzzles > 1 else {}
+    arguments: dict[str, Any] = {}
+    if self.visits.puzzles > 1:
+      arguments['rows'] = self._rows(batch)
     if key is not None:
       arguments |= {'train': True, 'rngs': {'dropout': key}}
       if self.visits.occluders:
-        arguments |= self._occlude(batch['occluders'], rows)
+        arguments['occluders'] = self._occluders(batch)
+    tiles = self.input.prepare(batch['tiles'])
     logits: Any = self.model.apply({'params': params}, tiles, **arguments)
     return logits
 
-  def _occlude(self, occluders: jax.Array, rows: jax.Array) -> dict[str, jax.Array]:
-    """Returns the arguments that occlude tiles, which stand shuffled where k = 1."""
+  def _rows(self, batch: tasks.Batch) -> jax.Array:
+    """Returns the tile numbers of each question, int32 `[B, S]` or `[B, k, S]`."""
+    return jnp.asarray(self.questions.rows, jnp.int32)[batch['label']]
+
+  def _occluders(self, batch: tasks.Batch) -> jax.Array:
+    """Returns a batch's occluders by place: where k = 1, tiles do not stand in reading order."""
+    occluders: jax.Array = batch['occluders']
     if self.visits.puzzles > 1:
-      return {'occluders': occluders}
+      return occluders
+    rows = self._rows(batch)
     # A puzzle's place shows the tile of its row: occluders are of tiles, and come from tiles.
     places = jnp.argsort(rows, axis=-1)  # [B, T]: where each tile stands
     others = places.reshape(-1, 2, places.shape[-1])[:, ::-1].reshape(places.shape)
     wanted = jnp.take_along_axis(occluders.astype(jnp.int32), rows, axis=1)  # by place
     found = jnp.take_along_axis(others, jnp.maximum(wanted, 0), axis=1)
-    return {'occluders': jnp.where(wanted >= 0, found, -1)}
+    return jnp.where(wanted >= 0, found, -1)
 
   def ask_all_pairs(self) -> 'Pretext':
     """Returns the task that asks each image where all neighbours of all its tiles lie."""
