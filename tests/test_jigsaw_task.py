@@ -171,7 +171,7 @@ def test_values_that_no_run_can_have_are_refused_with_their_field(config, field,
   with config.unlocked():
     config.update_from_flattened_dict({field: value})
   with pytest.raises(ValueError, match=message):
-    pretexts.open_pretext(config)
+    task.open_task(config)
 
 
 @pytest.mark.parametrize('kind', ['tile', 'channel', 'mean', 'global'])
@@ -229,7 +229,7 @@ def test_outputs_beyond_the_set_take_part_in_the_loss_and_name_no_permutation(co
 def test_stacked_network_takes_one_permutation_a_pass(config):
   config.model.name, config.model.permutations_per_pass = 'stacked', 2
   with pytest.raises(ValueError, match='permutations_per_pass = 2: the stacked network'):
-    pretexts.open_pretext(config)
+    task.open_task(config)
 
 
 def test_fixed_permutations_are_few_and_always_the_same_for_an_image(config):
