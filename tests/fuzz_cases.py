@@ -31,6 +31,8 @@ NETWORK = {'model.width': 0.05, 'model.fc6_features': 4, 'model.fc7_features': 4
 ONE = {'baseline': False, 'layers': '(1,)'}
 SMALL = {
   'cfn': ('small', PUZZLES | NETWORK),
+  'relative_position': ('small', NETWORK),
+  'rotation': ('small', NETWORK),
   'alexnet_to_jigsaw': ('small', PUZZLES | NETWORK | ONE),
   'frozen_layers': ('small', NETWORK | ONE),
   'voc07_classification': ('small', {}),
