@@ -18,8 +18,8 @@ from cfn_jax import config_files, names, places, terminal
 
 DEFAULT_CONFIG = 'cfn'
 _ARGUMENTS: list[str] = []  # where ml_collections looks for fields to set
-# The tasks whose configs make puzzles, or ask other questions about tiles.
-PUZZLES = ('jigsaw', 'relative_position', 'rotation', 'alexnet_to_jigsaw')
+PRETEXTS = ('jigsaw', 'relative_position', 'rotation')
+PUZZLES = (*PRETEXTS, 'alexnet_to_jigsaw')  # the tasks whose configs cut images into tiles
 
 
 class _ConfigParser(flags.ArgumentParser[ml_collections.ConfigDict]):

@@ -93,8 +93,21 @@ RULES = (
   ),
   Rule(
     ('puzzle.global_std',),
-    _is_for('jigsaw', _is('puzzle.normalization', 'tile', 'channel')),
+    lambda c: (
+      c['task'] != 'alexnet_to_jigsaw'  # which reads it for layers that learned on images
+      and c.get('puzzle.normalization') in ('tile', 'channel')
+    ),
     "it is for puzzle.normalization = 'global' and 'mean'",
+  ),
+  Rule(
+    ('puzzle.project_fraction', 'puzzle.channel_shift_px'),
+    _is('puzzle.grey_fraction', 1.0),
+    'all visits are grey',
+  ),
+  Rule(
+    ('puzzle.channel_shift_px',),
+    lambda c: c['task'] == 'rotation' and c['puzzle.crop_px'] == c['puzzle.tile_px'],
+    'the tile fills the crop',
   ),
   Rule(('data.val_fraction',), _is_not('data.val_root', ''), 'data.val_root names the images'),
   Rule(('data.val_fraction',), _is_not('data.val_split', ''), 'data.val_split names the images'),

@@ -51,7 +51,6 @@ WORKDIR = flags.DEFINE_string(
 )
 
 
-PRETEXTS = ('jigsaw', 'relative_position', 'rotation')
 EVALUATIONS = (
   'frozen_layers',
   'voc_classification',
@@ -63,7 +62,7 @@ EVALUATIONS = (
 )
 # The module of each task, which has `open_task`; imported when it is asked for: each loader process
 # imports this file.
-TASKS = dict.fromkeys(PRETEXTS, 'cfn_jax.jigsaw.task') | {
+TASKS = dict.fromkeys(command.PRETEXTS, 'cfn_jax.jigsaw.task') | {
   name: f'cfn_jax.evaluation.{name}' for name in EVALUATIONS
 }
 

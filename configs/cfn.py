@@ -1,4 +1,4 @@
-"""Pretraining of the context-free network by jigsaw puzzles: every knob, and the named variants.
+"""Pretraining of the context-free network by jigsaw puzzles: its knobs, and the named variants.
 
   cfn.py             the paper's full run: 350,000 steps of 256 puzzles, 1000 permutations, ImageNet
   cfn.py:release     what the authors' 2016 code does where it differs from the paper
@@ -139,7 +139,7 @@ def _plus(c: ml_collections.ConfigDict) -> None:
   c.puzzle.occluders = 2
 
 
-def use_small(c: ml_collections.ConfigDict) -> None:
+def make_small(c: ml_collections.ConfigDict) -> None:
   """For a folder of photographs with a short side of 128 px or more, on a CPU."""
   training.use_folder(c)
   c.puzzle.resize_px = 128
@@ -162,9 +162,9 @@ def use_small(c: ml_collections.ConfigDict) -> None:
   c.plateau_warning_steps = 2_000
 
 
-def use_tiny(c: ml_collections.ConfigDict) -> None:
+def make_tiny(c: ml_collections.ConfigDict) -> None:
   """Seven photographs, cropped at random scales: it overfits, and shows that everything works."""
-  use_small(c)
+  make_small(c)
   c.data.source = 'bundled'
   c.model.width = 0.25
   c.model.fc6_features = 128
@@ -178,13 +178,13 @@ def use_tiny(c: ml_collections.ConfigDict) -> None:
 
 
 def _small(c: ml_collections.ConfigDict) -> None:
-  use_small(c)
+  make_small(c)
   c.permutations.num = 100
   c.model.permutations_per_pass = 8
 
 
 def _tiny(c: ml_collections.ConfigDict) -> None:
-  use_tiny(c)
+  make_tiny(c)
   c.permutations.num = 24
   c.model.permutations_per_pass = 24  # all of them
 

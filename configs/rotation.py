@@ -4,7 +4,7 @@
   rotation.py:small    half width, 48-px crops of small images: an hour on a CPU, any folder
   rotation.py:tiny     bundled photographs: two minutes on two CPU cores
 
-All fields are those of cfn.py; what is left out of the source stands in docs/deviations.md.
+All fields are fields of cfn.py too; what is left out of the source stands in docs/deviations.md.
 """
 
 import ml_collections
@@ -44,13 +44,14 @@ def _shrink(c: ml_collections.ConfigDict) -> None:
 
 
 def _small(c: ml_collections.ConfigDict) -> None:
-  cfn.use_small(c)
+  cfn.make_small(c)
   _shrink(c)
 
 
 def _tiny(c: ml_collections.ConfigDict) -> None:
-  cfn.use_tiny(c)
+  cfn.make_tiny(c)
   _shrink(c)
+  c.num_steps = 100  # what it learns later is about its five photographs
 
 
 VARIANTS = {'small': _small, 'tiny': _tiny}

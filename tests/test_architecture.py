@@ -21,7 +21,7 @@ ROOMS = {
   'jigsaw/permutation': {'jigsaw/permutation', 'data/file_kinds'},
   'jigsaw/colours': set(),
   'jigsaw/puzzle': {'jigsaw/colours'},
-  'jigsaw/questions': set(),
+  'jigsaw/questions': {'jigsaw/puzzle'},
   'jigsaw/reports': {'jigsaw', 'models', 'training/metrics'},
   'jigsaw/solving': set(),
   'jigsaw/transform': {'data/pipeline', 'data/streams', 'data/images', 'jigsaw/puzzle'},
@@ -75,7 +75,6 @@ LEAVES = (
   'evaluation/tables.py',
   'evaluation/pooling.py',
   'evaluation/feature_cache.py',
-  'jigsaw/questions.py',
   'jigsaw/solving.py',
 )
 LOADER_MODULES = (

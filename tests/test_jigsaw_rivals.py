@@ -88,7 +88,7 @@ def test_one_rotation_is_that_of_its_row(turns):
   np.testing.assert_array_equal(one.tiles[0], every.tiles[turns])
 
 
-@pytest.mark.parametrize('changes', [{'grid': 2}, {'cell_px': 50}])
+@pytest.mark.parametrize('changes', [{'grid': 2}, {'cell_px': 50}, {'cell_gap_px': 5}])
 def test_rotations_of_cells_with_gaps_are_refused(changes):
   with pytest.raises(ValueError, match='rotations are of one tile without a gap'):
     turned(**changes)
@@ -143,7 +143,7 @@ def test_each_tile_keeps_one_channel_and_the_others_hold_its_dithered_mean():
 
 
 def test_occluders_never_come_from_the_same_cell_and_are_as_many_as_are_drawn():
-  counts, places, sources = (collections.Counter() for _ in range(3))
+  counts, places, sources, moves = (collections.Counter() for _ in range(4))
   for seed in range(3000):
     drawn = transform.draw_occluders(9, 2, streams.make_rng(0, seed))
     cells = np.flatnonzero(drawn >= 0)
@@ -151,8 +151,11 @@ def test_occluders_never_come_from_the_same_cell_and_are_as_many_as_are_drawn():
     counts[len(cells)] += 1
     places.update(cells.tolist())
     sources.update(drawn[cells].tolist())
+    if len(cells) == 2:  # how the two lay to each other in their own image, and lie now
+      moves[int(drawn[cells[1]] - drawn[cells[0]]) == int(cells[1] - cells[0])] += 1
   assert set(counts) == {0, 1, 2} and min(counts.values()) > 900
   assert len(places) == len(sources) == 9 and min(places.values()) > 250 < min(sources.values())
+  assert moves[True] < 0.2 * moves[False]  # what was next to each other is not kept so
 
 
 def make_pretext(**changes):

@@ -1,6 +1,7 @@
 """The rivals of the jigsaw, from their configs to weights: sizes, runs, resuming, evaluations."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -112,6 +113,63 @@ def test_a_network_of_the_star_is_scored_on_all_pairs(tmp_path):
   assert sums[0] == pytest.approx(sums[1]) and sums[0]['count'] == 8 * 40
 
 
+def test_a_stacked_network_of_pairs_is_scored_on_its_own_questions():
+  config = make_config('relative_position:tiny', **{'model.permutations_per_pass': 1})
+  config.model.name = 'stacked'
+  task = jigsaw_task.make_task(config, pretexts.open_pretext(config))
+  assert set(task.evaluations) == {'val'}
+
+
+def test_what_occluders_replace_is_drawn_for_training_alone():
+  config = make_config('cfn:plus_tiny')
+  task = jigsaw_task.make_task(config, pretexts.open_pretext(config))
+  assert 'occluders' in next(task.train_batches(0, 1))
+  assert 'occluders' not in next(task.evaluations['val'].batches())
+
+
+def test_a_network_of_pairs_sees_no_other_tile(trained):
+  config, workdir, _ = trained
+  if config.task != 'relative_position':
+    pytest.skip('of pairs')
+  pretext = pretexts.open_pretext(config)
+  batch = next(
+    pipeline.make_evaluation_batches(pretext.validation, pretext.visits, batch_size=2, limit=2)
+  )
+  params = files.load_weights(str(workdir)).params
+  one = np.zeros((2, 8), np.int32)  # the question of tiles 4 and 0
+  logits = pretext.logits(params, {**batch, 'label': one})
+  batch['tiles'][:, [1, 2, 3, 5, 6, 7, 8]] = batch['tiles'][:, [8, 7, 6, 5, 3, 2, 1]]
+  np.testing.assert_array_equal(pretext.logits(params, {**batch, 'label': one}), logits)
+  batch['tiles'][:, [0, 4]] = batch['tiles'][:, [4, 0]]
+  assert np.abs(pretext.logits(params, {**batch, 'label': one}) - logits).max() > 1e-6
+
+
+def test_a_rotated_image_shifts_the_class():
+  config = make_config('rotation:tiny', **{'puzzle.crop_mode': 'centre'})
+  visits = pretexts.open_pretext(config).visits
+  image = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
+
+  def cut(image):
+    rng = np.random.default_rng(1)
+    return visits.sample(pipeline.Visit(image, -1, 0, 'a', rng, -1)).tiles
+
+  np.testing.assert_array_equal(cut(np.rot90(image)), np.roll(cut(image), -1, axis=0))
+
+
+@pytest.mark.parametrize('content', [None, '{', '{"task": "rotation", "rows": [[1]]}'])
+def test_questions_that_are_absent_are_done_without_and_others_refused(trained, tmp_path, content):
+  _, workdir, _ = trained
+  copy = tmp_path / 'copy'
+  shutil.copytree(workdir, copy)
+  (copy / 'questions.json').unlink()
+  if content is None:
+    assert 'questions' not in files.load_weights(str(copy)).origin
+    return
+  (copy / 'questions.json').write_text(content)
+  with pytest.raises(ValueError, match=r'questions\.json does not hold the questions'):
+    files.load_weights(str(copy))
+
+
 def test_another_task_or_other_pairs_are_refused_in_the_same_workdir(trained):
   config, workdir, _ = trained
   jigsaw = make_config('cfn:tiny')
@@ -141,12 +199,16 @@ def test_weights_are_those_of_a_network_that_sees_so_many_tiles(trained):
   assert weights.origin['questions']['classes'] == weights.params['fc8']['kernel'].shape[1]
 
 
-def test_weights_come_back_from_pytorch_whole(trained, tmp_path):
-  _, workdir, _ = trained
-  pytest.importorskip('torch')
+@pytest.mark.parametrize(('to', 'suffix'), [('pytorch', 'pth'), ('caffe', 'caffemodel')])
+def test_weights_come_back_whole(trained, tmp_path, to, suffix):
+  config, workdir, _ = trained
+  if to == 'pytorch':
+    pytest.importorskip('torch')
   weights = files.load_weights(str(workdir))
-  export.save_folder(weights, tmp_path / 'torch', to='pytorch')
-  back = files.load_weights(str(next((tmp_path / 'torch').glob('*.pth'))))
+  export.save_folder(weights, tmp_path / 'out', to=to)
+  asked = 'questions of ' + config.task
+  assert asked in (tmp_path / 'out' / 'model_card.md').read_text()
+  back = files.load_weights(str(next((tmp_path / 'out').glob(f'*.{suffix}'))))
   assert back.layers() == weights.layers() and back.tiles() == weights.tiles()
   for name, layer in weights.params.items():
     np.testing.assert_array_equal(back.params[name]['kernel'], layer['kernel'])
@@ -203,6 +265,7 @@ def test_a_jigsaw_starts_from_the_trunk_of_another_task(trained):
       'from 1 to the 8 questions of an image',
     ),
     ('relative_position:tiny', {'puzzle.grid': 1}, 'puzzle.grid = 1: a puzzle needs at least 2'),
+    ('relative_position:tiny', {'puzzle.grid': 17}, 'puzzle.grid = 17: at most 5'),
     ('relative_position:tiny', {'pairs': 'two'}, "pairs = 'two' is unknown: one of star, all"),
     ('rotation:tiny', {'puzzle.cell_px': 60}, 'rotations are of one tile without a gap'),
     ('rotation:tiny', {'puzzle.occluders': 1}, 'puzzle.occluders = 1: 0, there is one tile'),

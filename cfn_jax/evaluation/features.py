@@ -167,7 +167,8 @@ def make_extractor(
     if side != weights.pool5_side():
       raise weights_lib.WeightsError(
         f'{trunk.name}: fc6 is for a pool5 of side {weights.pool5_side()}, views of {view_px} px '
-        f'at stride {stride} give one of side {side}'
+        f'at stride {stride} give one of side {side}; leave fc6 and fc7 out of --config.layers, or '
+        f'take --config.views.view_px={geometry.choose_input_px(weights)} at that stride'
       )
   return Extractor(placed, weights, layers, view_px, kind, dimensions)
 

@@ -64,7 +64,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
   if not path:
     raise ValueError('weights is empty: a workdir, a step or a folder of weights of a CFN')
   weights = files.load_weights(path, step=config.weights_step, collection=config.weights_collection)
-  if (task := weights.origin.get('task')) in ('relative_position', 'rotation'):
+  if (task := weights.origin.get('task', 'jigsaw')) != 'jigsaw':
     raise weights_lib.WeightsError(
       f'{path}: a network of {task}: solve.py is about jigsaw puzzles (its run has its own figures)'
     )

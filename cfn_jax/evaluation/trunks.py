@@ -62,7 +62,8 @@ def load_trunk(path: str, *, step: str, collection: str) -> Trunk:
       f'weights = {path}: the trunk is not whole: {", ".join(missing)} missing'
     )
   origin = weights_lib.json_ready(dict(weights.origin))
-  origin.pop('permutations', None)  # of no use to a score
+  for table in ('permutations', 'questions'):  # of no use to a score
+    origin.pop(table, None)
   digest = identity.hash_arrays(weights.params)
   return Trunk(path, weights, {**origin, 'path': path, 'arrays_sha256': digest})
 

@@ -1,7 +1,7 @@
 """Weights of another run, or of a file, as the start of a pretraining run (`init_from`).
 
 All of the trunk that the file holds is taken, and what fully connected layers fit; conv1 is adapted
-to how this run feeds it. Used by main.py for a run that begins at step 0.
+to how this run feeds it. Used by task.py for a run that begins at step 0.
 """
 
 from collections.abc import Mapping

@@ -27,6 +27,7 @@ LIMITS = {
   **alexnet.LIMITS,
   'data.puzzles_per_image': (1, 10**6),
   'model.permutations_per_pass': (1, 10**6),
+  'puzzle.grid': (1, 5),
   'puzzle.global_std': (1e-6, 1e6),
   'puzzle.tile_scale': (1e-6, 1e6),
 }
@@ -260,9 +261,16 @@ class Pretext:
     found = jnp.take_along_axis(others, jnp.maximum(wanted, 0), axis=1)
     return jnp.where(wanted >= 0, found, -1)
 
-  def ask_all_pairs(self) -> 'Pretext':
-    """Returns the task that asks each image where all neighbours of all its tiles lie."""
+  def ask_all_pairs(self) -> 'Pretext | None':
+    """Returns the task that asks an image for all its pairs, where this one asks for the star.
+
+    None for another task, and for a network that takes one question a pass.
+    """
+    if self.questions.name != 'relative_position' or not isinstance(self.model, cfn.Cfn):
+      return None
     every = questions.ask_relative_position(self.visits.geometry.grid, 'all')
+    if len(every) == len(self.questions):
+      return None
     visits = dataclasses.replace(self.visits, rows=every.rows, puzzles=len(every), occluders=0)
     return dataclasses.replace(self, questions=every, visits=visits)
 

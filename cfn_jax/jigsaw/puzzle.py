@@ -63,9 +63,10 @@ class Geometry:
         f'puzzle.grid = {self.grid}: a puzzle needs at least 2 x 2 cells',
       ),
       (
-        not self.turned or (self.grid == 1 and self.cell_px == self.tile_px),
-        f'puzzle.grid = {self.grid}, puzzle.cell_px = {self.cell_px}, puzzle.tile_px = '
-        f'{self.tile_px}: rotations are of one tile without a gap: grid 1, cell_px = tile_px',
+        not self.turned or (self.grid, self.cell_px, self.cell_gap_px) == (1, self.tile_px, 0),
+        f'puzzle.grid = {self.grid}, puzzle.cell_px = {self.cell_px}, puzzle.cell_gap_px = '
+        f'{self.cell_gap_px}, puzzle.tile_px = {self.tile_px}: rotations are of one tile without a '
+        'gap: grid 1, cell_px = tile_px, cell_gap_px 0',
       ),
       (self.cell_gap_px >= 0, f'puzzle.cell_gap_px = {self.cell_gap_px}: 0 or more'),
       (self.tile_px >= 1, f'puzzle.tile_px = {self.tile_px}: at least 1'),
@@ -148,7 +149,8 @@ def sample_puzzle(
       all stay in reading order, and the network takes their features by the rows.
     allowed: the rows to draw from; all of them by default.
     labels: the rows to show, instead of drawing them: int32 `[k]`.
-    rng: decides, in this order: grey, crop, rows, colours, tile offsets, channel shifts.
+    rng: decides, in this order: grey, crop, rows, projection, tile offsets, channel shifts, kept
+      channels.
 
   Raises:
     ValueError: the image is not uint8 `[H, W, 3]`.

@@ -2,7 +2,7 @@
 
 A question shows S tiles, those of its row in the row's order; the network names its answer, one of
 K classes. Questions -> a row for each visit (puzzle.py) -> features of the tiles (models/cfn.py) ->
-K logits. NumPy only.
+K logits.
 """
 
 import dataclasses
@@ -12,10 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax.jigsaw import puzzle
+
 PAIRS = ('star', 'all')
 # Where a tile lies around another, (rows down, columns right) by class, in reading order.
 AROUND = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
-ROTATIONS = 4
+AROUND_NAMES = (
+  *('above left', 'above', 'above right', 'left', 'right'),
+  *('below left', 'below', 'below right'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +52,12 @@ class Questions:
     """What people call them."""
     return 'puzzles' if self.name == 'jigsaw' else 'questions'
 
+  def name_answer(self, answer: int) -> str:
+    """Says in words what an answer means."""
+    if self.name == 'rotation':
+      return f'{90 * answer}°'
+    return f'answer {answer}' if self.name == 'jigsaw' else AROUND_NAMES[answer]
+
   @property
   def chance_accuracy(self) -> float:
     """The accuracy of the best constant answer."""
@@ -74,6 +85,7 @@ class Questions:
       'rows': self.rows.tolist(),
       'answers': self.answers.tolist(),
       'classes': self.classes,
+      'fingerprint': self.fingerprint,
     }
 
   def _shares(self) -> np.ndarray:
@@ -124,7 +136,7 @@ def ask_rotation() -> Questions:
 
   The tiles are one crop in its four rotations.
   """
-  numbers = np.arange(ROTATIONS)
+  numbers = np.arange(puzzle.ROTATIONS)
   return Questions(
-    'rotation', numbers[:, None].astype(np.uint8), numbers.astype(np.int32), ROTATIONS
+    'rotation', numbers[:, None].astype(np.uint8), numbers.astype(np.int32), puzzle.ROTATIONS
   )

@@ -28,8 +28,8 @@ def summarize(
     ('validation', pretext.validation.source.description),
     (
       'puzzle',
-      f'{_describe_tiles(geometry)}, crop {geometry.crop_px} px ({geometry.crop_mode}), grey '
-      f'{geometry.grey_fraction:.0%}, channel shift {geometry.largest_shift_px} px'
+      f'{_describe_tiles(geometry)}, crop {geometry.crop_px} px ({geometry.crop_mode}), '
+      f'{_describe_colours(geometry)}'
       + (f', up to {pretext.visits.occluders} occluders' if pretext.visits.occluders else ''),
     ),
     _describe_questions(asked),
@@ -38,13 +38,15 @@ def summarize(
       f'{config.model.name}, {alexnet.count_parameters(pretext.shapes()):,} parameters, '
       f'{config.compute_dtype}',
     ),
-    ('chance', f'accuracy {asked.chance_accuracy:.2%}, loss {_describe_chance(asked)}'),
+    _describe_chance('chance', asked),
     (
       'run',
       f'{config.num_steps:,} steps of {config.batch_size} images, {visits / images:,.1f} epochs, '
       f'{visits * puzzles / images:,.0f} {asked.plural} an image',
     ),
   ]
+  if every := pretext.ask_all_pairs():
+    rows.append(_describe_chance('chance, all pairs', every.questions))
   if images < config.batch_size:
     rows.append(
       ('note', f'{images} images fill no batch of {config.batch_size}: some show twice in it')
@@ -63,6 +65,16 @@ def _describe_tiles(geometry: puzzle.Geometry) -> str:
   )
 
 
+def _describe_colours(geometry: puzzle.Geometry) -> str:
+  """Says in words what is done to the colours of a visit."""
+  told = [f'grey {geometry.grey_fraction:.0%}']
+  if geometry.project_fraction:
+    told.append(f'projected {geometry.project_fraction:.0%} of the others')
+  if geometry.drop_channels:
+    told.append('one channel of each tile')
+  return ', '.join([*told, f'channel shift {geometry.largest_shift_px} px'])
+
+
 def _describe_questions(asked: questions.Questions) -> tuple[str, str]:
   """Returns the row of the summary about the questions."""
   if asked.name != 'jigsaw':
@@ -76,10 +88,11 @@ def _describe_questions(asked: questions.Questions) -> tuple[str, str]:
   )
 
 
-def _describe_chance(asked: questions.Questions) -> str:
-  """Writes the loss of a guess, with the logarithm that it is where all answers are as likely."""
+def _describe_chance(name: str, asked: questions.Questions) -> tuple[str, str]:
+  """Returns a row about a guess; its loss is a logarithm where all answers are as likely."""
   equal = math.isclose(asked.chance_loss, math.log(asked.classes))
-  return f'{f"ln {asked.classes} = " if equal else ""}{asked.chance_loss:.3f}'
+  loss = f'{f"ln {asked.classes} = " if equal else ""}{asked.chance_loss:.3f}'
+  return name, f'accuracy {asked.chance_accuracy:.2%}, loss {loss}'
 
 
 def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path, what: str) -> None:

@@ -76,7 +76,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
   )
   validation = feed.Feed(
     pretext.validation,
-    pretext.visits,
+    dataclasses.replace(pretext.visits, occluders=0),
     loading,
     config.eval_batch_size,
     limit=pretext.val_max_images,
@@ -87,8 +87,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
       pretext, validation.evaluate, bits=asked.name == 'jigsaw' and config.eval_bits
     )
   }
-  if asked.name == 'relative_position' and config.pairs == 'star':
-    every = pretext.ask_all_pairs()
+  if every := pretext.ask_all_pairs():
     seen = dataclasses.replace(validation, transform=every.visits)
     evaluations['all_pairs'] = make_evaluation(every, seen.evaluate, name='val_all_pairs')
 

@@ -110,11 +110,14 @@ def draw_occluders(tiles: int, most: int, rng: np.random.Generator) -> np.ndarra
 
   At each tile stands the number of the other example's tile that replaces it, never that of the
   same cell, which would teach where a tile was; -1: it stays. 0 to `most` are replaced, each number
-  of them as likely.
+  of them as likely, by different tiles.
   """
   found = np.full(tiles, -1, np.int8)
   places = rng.choice(tiles, rng.integers(most + 1), replace=False)
-  found[places] = (places + rng.integers(1, tiles)) % tiles
+  others = places
+  while np.any(others == places):
+    others = rng.choice(tiles, len(places), replace=False)
+  found[places] = others
   return found
 
 

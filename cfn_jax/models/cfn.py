@@ -94,6 +94,6 @@ def occlude(features: Array, occluders: Array) -> Array:
 
 
 def predict(model: nn.Module, params: Any, tiles: Array) -> Array:
-  """Returns the probability of each permutation: tiles `[B, T, h, w, 3]` to `[B, N]`."""
+  """Returns the probability of each class: tiles `[B, S, h, w, 3]` to `[B, K]`."""
   logits: Any = model.apply({'params': params}, tiles)
   return jax.nn.softmax(logits, axis=-1)

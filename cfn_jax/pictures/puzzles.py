@@ -21,19 +21,9 @@ class Shown(NamedTuple):
   name: str  # of the record
 
 
-PLACES = (
-  'above left',
-  'above',
-  'above right',
-  'left',
-  'right',
-  'below left',
-  'below',
-  'below right',
-)
-
-
-def draw_puzzles(path: pathlib.Path, shown: Sequence[Shown], asked: questions.Questions) -> None:
+def draw_puzzles(
+  path: pathlib.Path, shown: Sequence[Shown], asked: questions.Questions, *, note: str = ''
+) -> None:
   """Draws each image's crop beside the tiles of its question; what is asked stands above them."""
   rows, per_row = -(-len(shown) // 2), 2
   figure = figures.make(4.6 * per_row, 2.45 * rows)
@@ -46,6 +36,8 @@ def draw_puzzles(path: pathlib.Path, shown: Sequence[Shown], asked: questions.Qu
     left.set_title(names.drawable(_shorten(one.name)), fontsize=7)
     right.imshow(lay_out(one.tiles))
     right.set_title(names.drawable(_describe(asked, one.label)), fontsize=7)
+  if note:
+    figure.suptitle(names.drawable(note), fontsize=8)
   figures.save(figure, path)
 
 
@@ -77,11 +69,12 @@ def draw_answers(
     right_answers += right
     puzzled, solved = axes[2 * i], axes[2 * i + 1]
     puzzled.imshow(lay_out(one.tiles))
-    puzzled.set_title(names.drawable(f'label {one.label}'), fontsize=7)
+    truth = asked.name_answer(int(asked.answers[one.label])).replace('answer', 'label')
+    puzzled.set_title(names.drawable(truth), fontsize=7)
     solved.imshow(put_right(one.tiles, answer, asked))
     verdict = 'right' if right else _say_wrong(answer, one.label, asked)
     colour = '#1a7f37' if right else '#b42318'
-    said = f'{_name(answer, asked)} ({probabilities[i, answer]:.0%}): {verdict}'
+    said = f'{asked.name_answer(answer)} ({probabilities[i, answer]:.0%}): {verdict}'
     solved.set_title(names.drawable(said), fontsize=7, color=colour)
     for axis in (puzzled, solved):
       axis.set_visible(True)
@@ -106,19 +99,13 @@ def put_right(tiles: np.ndarray, answer: int, asked: questions.Questions) -> np.
 
 def _describe(asked: questions.Questions, label: int) -> str:
   if asked.name != 'jigsaw':
-    return f'question {label}: {_name(int(asked.answers[label]), asked)}'
+    return f'question {label}: {asked.name_answer(int(asked.answers[label]))}'
   return f'label {label}:  {" ".join(str(int(tile)) for tile in asked.rows[label])}'
-
-
-def _name(answer: int, asked: questions.Questions) -> str:
-  if asked.name == 'rotation':
-    return f'{90 * answer}°'
-  return f'answer {answer}' if asked.name == 'jigsaw' else PLACES[answer]
 
 
 def _say_wrong(answer: int, label: int, asked: questions.Questions) -> str:
   if asked.name != 'jigsaw':
-    return f'not {_name(int(asked.answers[label]), asked)}'
+    return 'wrong'
   return f'{int((asked.rows[answer] == asked.rows[label]).sum())} of {asked.shown} tiles'
 
 

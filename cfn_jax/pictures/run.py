@@ -64,7 +64,9 @@ def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None
   """Draws the first puzzles of a run."""
   count = min(SHOWN_PUZZLES, len(pretext.training.source))
   visits = [pretext.training.train(position) for position in range(count)]
-  puzzles.draw_puzzles(path, _show(visits, pretext, group=pretext.group), pretext.questions)
+  note = 'tiles that occluders replace are not shown' if pretext.visits.occluders else ''
+  shown = _show(visits, pretext, group=pretext.group)
+  puzzles.draw_puzzles(path, shown, pretext.questions, note=note)
 
 
 def sample_validation_puzzles(pretext: pretexts.Pretext, count: int) -> list[puzzles.Shown]:

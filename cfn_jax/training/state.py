@@ -143,7 +143,7 @@ def _make_descend(
       found = descend(params, rows, jax.random.fold_in(key, index))
       return jax.tree.map(jnp.add, total, found), None
 
-    # Row r goes to part r % parts: so each part has rows of every device, and none moves.
+    # Dealt out one by one, or by twos: where a device's rows fill all parts, none of them moves.
     together = 2 if task.pairs else 1
     split = {
       name: rows.reshape(-1, parts, together, *rows.shape[1:])

@@ -105,6 +105,13 @@ def describe_input(record: inputs.InputRecord) -> str:
   return f'{order}; (pixel of 0..255 - ({mean})) * ({scale})'
 
 
+def _describe_questions(origin: Mapping[str, Any]) -> str:
+  asked = origin.get('questions')
+  if not isinstance(asked, dict):
+    return f'permutation set: {len(origin.get("permutations", []))} permutations'
+  return f'questions of {asked.get("task")}: {len(asked.get("rows", []))}, with their answers,'
+
+
 def _describe(card: Mapping[str, Any]) -> str:
   record = weights_lib.read_record(card['input'])
   origin = card['origin']
@@ -119,7 +126,7 @@ def _describe(card: Mapping[str, Any]) -> str:
     f'- source: {origin.get("file", "not recorded")}',
     f'- code: commit {origin.get("commit") or "not recorded"}',
     f'- data and puzzles: {json.dumps(origin.get("fingerprint", {}))}',
-    f'- permutation set: {len(origin.get("permutations", []))} permutations in {NAME}',
+    f'- {_describe_questions(origin)} in {NAME}',
     f'- metrics: {json.dumps(origin.get("metrics", {}))}',
   ]
   lines += [f'- note: {note}' for note in origin.get('notes', [])]

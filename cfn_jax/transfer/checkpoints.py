@@ -128,10 +128,10 @@ def read_checkpoint(
     'metrics': _read_json(folder / 'metrics' / 'metrics'),
     'permutations': permutations,
   }
-  if asked := _read_json(folder.parent.parent / 'questions.json'):
-    origin['questions'] = asked
   with _named_errors(folder):
-    network = meta['network']
+    network, fingerprint = meta['network'], dict(meta['fingerprint'])
+    if asked := _read_questions(folder.parent.parent / 'questions.json', fingerprint):
+      origin['questions'] = asked
     return weights_lib.make_weights(
       params,
       order=str(network['order']),
@@ -187,6 +187,19 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
   except (OSError, ValueError, RecursionError):
     return {}
   return values if isinstance(values, dict) else {}
+
+
+def _read_questions(path: pathlib.Path, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+  """Reads the questions of a run that asks no jigsaws, `{}` where there are none beside it."""
+  if not path.exists():
+    return {}
+  asked = _read_json(path)
+  if asked.get('fingerprint') != fingerprint.get('questions'):
+    raise WeightsError(
+      f'{path} does not hold the questions that the network was trained with; mend it, or move it '
+      'away to go without it'
+    )
+  return asked
 
 
 def _read_permutations(path: pathlib.Path) -> list[list[int]]:
