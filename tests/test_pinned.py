@@ -1,13 +1,20 @@
-"""What may not change unnoticed: the bytes of the first batches of a run."""
+"""What may not change unnoticed: the first batches of a run, and what the network makes of them.
+
+The values are those of commit 91ae454.
+"""
 
 import hashlib
 
+import jax
 import numpy as np
+import optax
+import pytest
 from PIL import Image
 
 from cfn_jax import command
 from cfn_jax.data import pipeline
 from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import task as jigsaw_task
 
 
 def test_the_first_batches_of_small_are_those_of_every_version(tmp_path):
@@ -27,3 +34,20 @@ def test_the_first_batches_of_small_are_those_of_every_version(tmp_path):
   for batch in batches:
     digest.update(batch['tiles'].tobytes() + batch['label'].tobytes())
   assert digest.hexdigest() == ('6125093926c1d70bc75d0d819b978d146701e8b0b70bf76a72ab50e186d8b14b')
+
+
+def test_tiny_starts_with_the_loss_and_the_gradient_of_every_version():
+  config = command.load_config('configs/cfn.py:tiny')
+  task = jigsaw_task.make_task(config, pretexts.open_pretext(config))
+  batches = task.train_batches(0, 1)
+  batch = {name: rows[:8] for name, rows in next(batches).items()}
+  batches.close()
+  pretext, params = pretexts.open_pretext(config), task.init(0)
+
+  def loss(params):
+    logits = pretext.logits(params, batch)  # without dropout
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch['label']).mean()
+
+  value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+  assert float(value) == pytest.approx(3.188272, rel=1e-6)
+  assert float(optax.tree.norm(gradient)) == pytest.approx(0.83793, rel=1e-4)
