@@ -139,7 +139,7 @@ def _plus(c: ml_collections.ConfigDict) -> None:
   c.puzzle.occluders = 2
 
 
-def make_small(c: ml_collections.ConfigDict) -> None:
+def use_small_tiles(c: ml_collections.ConfigDict) -> None:
   """For a folder of photographs with a short side of 128 px or more, on a CPU."""
   training.use_folder(c)
   c.puzzle.resize_px = 128
@@ -162,9 +162,9 @@ def make_small(c: ml_collections.ConfigDict) -> None:
   c.plateau_warning_steps = 2_000
 
 
-def make_tiny(c: ml_collections.ConfigDict) -> None:
+def use_bundled_crops(c: ml_collections.ConfigDict) -> None:
   """Seven photographs, cropped at random scales: it overfits, and shows that everything works."""
-  make_small(c)
+  use_small_tiles(c)
   c.data.source = 'bundled'
   c.model.width = 0.25
   c.model.fc6_features = 128
@@ -178,13 +178,13 @@ def make_tiny(c: ml_collections.ConfigDict) -> None:
 
 
 def _small(c: ml_collections.ConfigDict) -> None:
-  make_small(c)
+  use_small_tiles(c)
   c.permutations.num = 100
   c.model.permutations_per_pass = 8
 
 
 def _tiny(c: ml_collections.ConfigDict) -> None:
-  make_tiny(c)
+  use_bundled_crops(c)
   c.permutations.num = 24
   c.model.permutations_per_pass = 24  # all of them
 

@@ -45,8 +45,8 @@ def _doersch(c: ml_collections.ConfigDict) -> None:
 
 
 def _tiny(c: ml_collections.ConfigDict) -> None:
-  cfn.make_tiny(c)
+  cfn.use_bundled_crops(c)
   c.num_steps = 100  # what it learns later is about its five photographs
 
 
-VARIANTS = {'doersch': _doersch, 'small': cfn.make_small, 'tiny': _tiny}
+VARIANTS = {'doersch': _doersch, 'small': cfn.use_small_tiles, 'tiny': _tiny}

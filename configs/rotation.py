@@ -44,12 +44,12 @@ def _shrink(c: ml_collections.ConfigDict) -> None:
 
 
 def _small(c: ml_collections.ConfigDict) -> None:
-  cfn.make_small(c)
+  cfn.use_small_tiles(c)
   _shrink(c)
 
 
 def _tiny(c: ml_collections.ConfigDict) -> None:
-  cfn.make_tiny(c)
+  cfn.use_bundled_crops(c)
   _shrink(c)
   c.num_steps = 100  # what it learns later is about its five photographs
 
