@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 import math
+import os
 import pathlib
 import re
 import sys
@@ -57,7 +58,7 @@ def find(text: str) -> tuple[pathlib.Path, str]:
   else:
     name, _, variant = text.partition(':')
     path = find_folder() / f'{name}.py' if name in list_names() else pathlib.Path(name)
-  if path.suffix != '.py' or not path.is_file():
+  if path.suffix != '.py' or not os.path.isfile(path):  # noqa: PTH113  (never raises)
     what = f"there is no {'file' if split else 'config'} '{names.printable(name)}'"
     raise ConfigError(
       f'--config={names.printable(text)}: {what}; name one of {", ".join(list_names())}, or a '

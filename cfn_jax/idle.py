@@ -112,6 +112,11 @@ RULES = (
   Rule(('data.val_fraction',), _is_not('data.val_root', ''), 'data.val_root names the images'),
   Rule(('data.val_fraction',), _is_not('data.val_split', ''), 'data.val_split names the images'),
   Rule(
+    ('data.val_fraction', 'data.on_bad_image'),
+    _is('data.source', 'bundled'),
+    "data.source = 'bundled' has photographs of its own for validation, none of them bad",
+  ),
+  Rule(
     ('data.crops_per_photograph', 'data.val_crops_per_photograph'),
     _is('data.source', 'folder', 'records', 'tfds', 'voc'),
     "it is for data.source = 'bundled'",

@@ -102,6 +102,7 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
       heartbeat_s=config.distributed.heartbeat_s,
     )
     devices.check_platform()
+    devices.check_numbers()
 
 
 @terminal.interruptible()

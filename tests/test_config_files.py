@@ -203,6 +203,13 @@ def test_ctrl_c_while_a_config_is_read_ends_in_one_line(tmp_path, capsys):
     assert ended.value.code == 130 and capsys.readouterr().err == 'SIGINT: stopped\n'
 
 
+@pytest.mark.parametrize('name', ['y' * 300 + '.py', 'file.py/x.py'])
+def test_a_config_file_that_cannot_be_looked_at_is_said_not_to_be_there(name, tmp_path):
+  (tmp_path / 'file.py').write_text('')
+  with pytest.raises(config_files.ConfigError, match='there is no file'):
+    config_files.load(str(tmp_path / name))
+
+
 def test_what_draws_puzzles_names_the_configs_that_make_some(capsys):
   from cfn_jax import benchmark
 

@@ -282,6 +282,10 @@ def test_a_probe_of_voc_scores_every_class(tmp_path):
     ({'features.dtype': 'int8'}, "features.dtype = 'int8' is unknown"),
     ({'features.part_images': 0}, 'features.part_images = 0'),
     ({'views.draws': 0}, 'views.draws = 0'),
+    (
+      {'views.draws': 2, 'views.crop': 'centre', 'views.mirror': False},
+      'views.draws = 2: all views are alike',
+    ),
     ({'layers': ('fc6',)}, 'there is no fc6 in these weights'),
     ({'weights': ''}, 'weights is empty'),
     ({'weights': 'nowhere'}, 'there is no such file or folder'),

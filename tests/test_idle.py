@@ -27,6 +27,7 @@ CASES = [
   ('cfn:small', {'data.val_root': 'v'}, 'data.val_fraction', 'data.val_root'),
   ('cfn', {}, 'data.val_fraction', 'data.val_split'),
   ('cfn', {}, 'data.crops_per_photograph', 'bundled'),
+  ('cfn:tiny', {}, 'data.val_fraction', 'photographs of its own'),
   ('frozen_layers', {}, 'data.labels', 'voc'),
   ('knn', {'weights': 'w.npz'}, 'model.width', 'weights'),
   ('alexnet_to_jigsaw', {'weights': 'w.npz'}, 'model.order', 'weights'),

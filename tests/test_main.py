@@ -218,6 +218,7 @@ def test_a_platform_that_is_not_there_is_named_with_those_that_are(platform, tmp
   ('variable', 'module', 'arguments'),
   [
     ('JAX_ENABLE_X64=maybe', 'main', SMALL),
+    ('JAX_ENABLE_X64=1', 'main', SMALL),
     ('JAX_NUM_CPU_DEVICES=abc', 'visualize', ('puzzles', SMALL[0])),
     ('JAX_LOG_COMPILES=7', 'convert', ('--from=x.npz', '--out=OUT')),
     ('JAX_TRACEBACK_FILTERING=zz', 'benchmark', ('step',)),

@@ -204,6 +204,8 @@ def load_index(root: pathlib.Path) -> Index:
       raise SourceError(f'the index of shard {number} of {root} belongs to another run. {_MEND}')
     names.extend(shard_names)
     labels.append(shard_labels)
+  if not names:
+    raise SourceError(f'{root} holds no records. {_MEND}')
   return Index(
     root,
     listing.Names.of(names),

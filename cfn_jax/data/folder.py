@@ -7,7 +7,6 @@ by a hash of the relative path: adding a file moves no other file between the sp
 
 import abc
 import errno
-import functools
 import hashlib
 import os
 import pathlib
@@ -27,16 +26,6 @@ _SPLITS = r'(img_)?(train(ing)?|val(id(ation)?)?|test(ing)?|dev)([-_ ]?(set|imag
 _FILE_FAULTS = frozenset(
   (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 )
-
-
-SAMPLED = 256  # files whose bytes stand for all
-
-
-def _size(path: str) -> int:
-  try:
-    return os.stat(path).st_size  # noqa: PTH116
-  except OSError:
-    return -1
 
 
 class NamedSource(Source):
@@ -91,24 +80,7 @@ class FileSource(NamedSource):
     self.fingerprint = digest_labels(names.blob, labels, class_names)
 
   def identify(self) -> str:
-    return f'{self.fingerprint} {self._content}'
-
-  @functools.cached_property
-  def _content(self) -> str:
-    """A digest of what the files hold: all sizes, and the bytes of some of them.
-
-    One look at each file, so that it costs seconds for a million, and the same photographs at
-    another size are told apart.
-    """
-    digest = hashlib.sha256()
-    paths = [os.path.join(self.root, name) for name in self.names]  # noqa: PTH118  (faster)
-    sizes = np.fromiter(map(_size, paths), np.int64, len(paths))
-    digest.update(sizes.tobytes())
-    for index in np.unique(np.linspace(0, len(paths) - 1, SAMPLED).astype(int)):
-      if sizes[index] > 0:
-        with open(paths[index], 'rb') as file:  # noqa: PTH123
-          digest.update(file.read())
-    return digest.hexdigest()[:32]
+    return f'{self.fingerprint} {self.stamp()}'
 
   def __repr__(self) -> str:
     return f'FileSource({self.fingerprint})'

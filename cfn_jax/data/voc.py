@@ -68,7 +68,8 @@ def list_split(root: pathlib.Path, split: str, *, field: str) -> list[str]:
     raise SourceError(f'{root} is no VOC folder: it has no ImageSets/Main{hint}')
   path = lists / f'{split}.txt'
   if not split or not path.is_file():
-    known = ', '.join(sorted(p.stem for p in lists.glob('[!.]*.txt') if '_' not in p.stem))
+    found = sorted(p.stem for p in lists.glob('[!.]*.txt') if p.is_file())
+    known = ', '.join(stem for stem in found if '_' not in stem)
     raise SourceError(f'{field} = {split!r}: there is no list {path}; there are {known or "none"}')
   wanted = [line for line in text_lists.read_lines(path) if line]
   if not wanted:

@@ -47,6 +47,11 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   pretext = pretexts.open_pretext(config)
   trunk = trunks.open_trunk(config)
   weights = trunk.weights
+  if config.locked_tiles == 'as_learned' and weights.input.normalization:
+    raise ValueError(
+      f"locked_tiles = 'as_learned' has no effect: {trunk.name} learned on normalised tiles, which "
+      'its layers get in any case; leave it out'
+    )
   own = pretext.model.trunk.clone(
     order=weights.order, groups=weights.groups, width=trunk.width, padding=weights.padding
   )

@@ -73,6 +73,11 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
     raise ValueError(f'features.part_images = {made.part_images}: at least 1')
   if draws < 1:
     raise ValueError(f'views.draws = {draws}: at least 1')
+  if draws > 1 and crop == 'centre' and not mirror:
+    raise ValueError(
+      f"views.draws = {draws}: all views are alike with views.crop = 'centre'; take 1, "
+      "views.mirror = True, or views.crop = 'random'"
+    )
   started = trunks.open_compared(config, features.draw_baseline)
   extractors = {
     name: features.make_extractor(

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -77,13 +78,28 @@ def check_platform() -> None:
     flag = 'jax_platform_name'  # chooses among those that are started
   asked, variable = jax.config.values[flag] or '', flag.upper()
   jax.config.update(flag, None)
-  there = ', '.join(jax.extend.backend.backends())
+  try:
+    there = ', '.join(jax.extend.backend.backends())
+  except (RuntimeError, AssertionError):  # no choice of platforms is at fault
+    given = ', '.join(
+      f"{name}='{value}'" for name, value in os.environ.items() if name[:4] == 'JAX_'
+    )
+    raise PlatformError(
+      f'{given}: JAX finds no device ({reason}); unset what you need not'
+    ) from None
   extras = [extra for kind, extra in EXTRAS.items() if kind in asked.split(',')]
   remedy = f"; pip install -e '.[{extras[0]}]' brings it" if extras else ''
   raise PlatformError(
     f"{variable}='{asked}' cannot be had ({reason}): there is {there}, which an unset "
     f'{variable} takes{remedy}'
   )
+
+
+def check_numbers() -> None:
+  """Raises PlatformError where the environment makes other numbers than a run's record says."""
+  if jax.config.values['jax_enable_x64']:
+    given = os.environ.get('JAX_ENABLE_X64', '')
+    raise PlatformError(f"JAX_ENABLE_X64='{given}': numbers are those of compute_dtype; unset it")
 
 
 def make_mesh(count: int = 0) -> Mesh:

@@ -83,6 +83,8 @@ def fit(
     if first >= config.num_steps and not row:
       if not all((workdir / name).exists() for name in task.end_pictures):  # ended before that
         _draw_end(task, workdir, saver, state)
+      if changes := checkpoint.say_changes(begun.meta, config.to_dict()):
+        _say(f'{workdir} ended at step {first}: nothing more is trained{changes}')
       return {}
     evaluate = scoring.make_evaluate(task, mesh)
     writer = stack.enter_context(_open_writer(task, config, workdir, first - bool(row)))
