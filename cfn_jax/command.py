@@ -14,7 +14,7 @@ import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
 
-from cfn_jax import config_files, names, places, terminal
+from cfn_jax import config_files, idle, names, places, terminal
 
 DEFAULT_CONFIG = 'cfn'
 _ARGUMENTS: list[str] = []  # where ml_collections looks for fields to set
@@ -84,6 +84,12 @@ def check_task(config: ml_collections.ConfigDict, text: str, tasks: Sequence[str
       f"--config={text} is made for the task '{config.task}': take "
       f'{" or ".join(ours[task] for task in tasks)}'
     )
+
+
+def refuse_idle(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> None:
+  """Raises ValueError for a field that was set, by a flag or in a file, and has no effect."""
+  given = config_flags.get_override_values(flags.FLAGS[holder.name])
+  idle.check(holder.value, {*given, *config_files.find_changed(holder.value)})
 
 
 @terminal.interruptible()

@@ -14,9 +14,8 @@ from cfn_jax import environment  # noqa: F401  (before JAX)
 import jax
 import ml_collections
 from absl import app, flags
-from ml_collections import config_flags
 
-from cfn_jax import command, config_files, idle, places, terminal
+from cfn_jax import command, places, terminal
 from cfn_jax.data import images, loading, sources
 from cfn_jax.evaluation import feature_cache
 from cfn_jax.training import (
@@ -113,8 +112,7 @@ def main(arguments: list[str]) -> None:
     terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
   command.quiet_libraries()
   with command.short_errors(ValueError):
-    given = config_flags.get_override_values(flags.FLAGS[CONFIG.name])
-    idle.check(config, {*given, *config_files.find_changed(config)})
+    command.refuse_idle(CONFIG)
   folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
   if config.deterministic:
     command.make_deterministic()

@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> None:
     terminal.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
   with command.short_errors(ValueError, OSError):
     command.check_task(CONFIG.value, command.config_text(CONFIG), command.PUZZLES)
+    command.refuse_idle(CONFIG)
     devices.check_platform()
     pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
     places.make_folder(out.parent, '--out')

@@ -85,7 +85,7 @@ def check_platform() -> None:
       f"{name}='{value}'" for name, value in os.environ.items() if name[:4] == 'JAX_'
     )
     raise PlatformError(
-      f'{given}: JAX finds no device ({reason}); unset what you need not'
+      f'{given}: JAX finds no device ({reason}); unset what is not needed'
     ) from None
   extras = [extra for kind, extra in EXTRAS.items() if kind in asked.split(',')]
   remedy = f"; pip install -e '.[{extras[0]}]' brings it" if extras else ''
