@@ -692,3 +692,8 @@ def test_a_real_tar_is_read(shared_data, tmp_path):
   source = tar_source.open_tar(shared_data('flowers17.tar'))
   assert len(source) == 1292 and source.class_names == ('test', 'train')
   assert images.decode_image(source[1291].data).shape[2] == 3
+
+
+def test_an_out_that_cannot_be_looked_at_is_refused_in_a_line(photos):
+  with pytest.raises(prepare.PrepareError, match='cannot be looked at: File name too long'):
+    prepare.prepare(source=str(photos), out='y' * 300)

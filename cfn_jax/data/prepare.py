@@ -90,7 +90,11 @@ def prepare(
 
 
 def _check_out(out: pathlib.Path) -> None:
-  if out.exists() and not out.is_dir():
+  try:
+    is_file = out.exists() and not out.is_dir()
+  except OSError as error:  # a name that is too long, a folder that is closed
+    raise PrepareError(f'--out={out} cannot be looked at: {error.strerror}') from None
+  if is_file:
     raise PrepareError(f'--out={out} is a file; it has to be a folder')
   if not out.is_dir() or (out / array_records.SETTINGS).is_file():
     return
