@@ -174,6 +174,11 @@ RULES = (
   Rule(('svm.folds',), lambda c: len(c.get('svm.costs', ())) == 1, 'svm.costs holds one cost'),
   Rule(('features.dimensions',), _is('features.pooling', 'none'), "features.pooling = 'none'"),
   Rule(
+    ('features.pooling', 'features.dimensions'),
+    lambda c: c['task'] in ('knn', 'linear_probe') and set(c['layers']) <= {'fc6', 'fc7'},
+    'fc6 and fc7 are not pooled',
+  ),
+  Rule(
     ('views.resize_px', 'views.resize'),
     _is_for('recognition', _is('views.crop', 'whole')),
     "views.crop = 'whole'",

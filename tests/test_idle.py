@@ -40,6 +40,7 @@ CASES = [
   ('alexnet_to_jigsaw', {'baseline': False}, 'puzzle.tile_scale', 'reference'),
   ('solve', {}, 'data.val_fraction', 'source'),
   ('recognition', {}, 'input.mean', 'global'),
+  ('knn', {'layers': ('fc6',)}, 'features.pooling', 'not pooled'),
   ('recognition', {'input.normalization': 'tile'}, 'input.std', 'own deviation'),
   ('linear_probe:voc07', {'svm.costs': (1.0,)}, 'svm.folds', 'one cost'),
   ('knn', {'features.pooling': 'none'}, 'features.dimensions', 'none'),
