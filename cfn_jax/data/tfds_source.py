@@ -188,7 +188,9 @@ def _how_to_prepare(dataset: str, missing: str, data_dir: str) -> list[str]:
   lines = [f'TFDS data set {dataset} is not prepared in {missing}. Do one of these once:']
   command = f'tfds build {dataset} --file_format=array_record'
   command += f' --data_dir={data_dir}' if data_dir else ''
+  packages = 'and what the set itself asks for'
   if dataset.startswith('imagenet2012'):
+    packages = '(tensorflow, apache_beam, mlcroissant, importlib_resources)'
     command += ' --manual_dir=FOLDER_OF_THE_TARS'
     lines.append(
       '- from the tar files, without TFDS: python -m cfn_jax.prepare (docs/data.md has the '
@@ -198,8 +200,7 @@ def _how_to_prepare(dataset: str, missing: str, data_dir: str) -> list[str]:
     *lines,
     '- from class folders: --config.data.source=folder --config.data.root=TRAIN '
     '--config.data.val_root=VAL --config.data.split= --config.data.val_split=',
-    f"- {command}; it needs pip install -e '.[tfds-build]' (tensorflow, apache_beam, "
-    'mlcroissant, importlib_resources)',
+    f"- {command}; it needs pip install -e '.[tfds-build]' {packages}",
   ]
 
 
