@@ -253,3 +253,10 @@ def test_a_mutated_tree_of_arrays_is_read_or_refused(run):
 
   check()
   assert counts['refused'] > 10, counts
+
+
+@pytest.mark.parametrize('name', ['c\\d', 'caf\udce9'])
+def test_a_run_whose_new_name_the_store_cannot_read_says_so(run, tmp_path, name):
+  shutil.copytree(run, tmp_path / name)
+  with pytest.raises(weights_lib.WeightsError, match='rename the folder'):
+    files.load_weights(tmp_path / name)

@@ -9,6 +9,7 @@ import gc
 import json
 import logging
 import math
+import os
 import pathlib
 import sys
 import time
@@ -262,6 +263,11 @@ def _restore(folder: pathlib.Path, collection: str) -> weights_lib.Params:
   if collection not in COLLECTIONS:
     raise WeightsError(f"weights = '{collection}' is unknown: one of {', '.join(COLLECTIONS)}")
   folder = folder.absolute()
+  if '\\' in str(folder) or str(folder).encode('utf8', 'replace') != os.fsencode(folder):
+    raise WeightsError(
+      f'{folder}: the checkpoint store reads nothing under a path with a backslash, or with bytes '
+      'that are no UTF-8; rename the folder'
+    )
   try:
     with _quiet(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
       metadata: Any = reader.metadata(folder)
