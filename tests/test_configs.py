@@ -228,7 +228,7 @@ def test_parameters_are_those_of_the_paper_the_released_prototxt_and_the_stacked
   released = _load().get_config('release')
   assert _count_parameters(released) == 46_544_232  # fc8 has 1000 outputs for 100 permutations
   released.model.fc8_features = 99
-  with pytest.raises(ValueError, match='fc8_features = 99: at least the 100 permutations'):
+  with pytest.raises(ValueError, match='fc8_features = 99: at least the 100 classes'):
     _count_parameters(released)
 
 

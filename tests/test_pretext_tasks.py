@@ -1,11 +1,13 @@
 """The rivals of the jigsaw, from their configs to weights: sizes, runs, resuming, evaluations."""
 
+import collections
 import json
 import shutil
 
 import jax
 import numpy as np
 import pytest
+import scipy.special
 
 from cfn_jax import command
 from cfn_jax.data import pipeline
@@ -94,30 +96,43 @@ def test_a_run_leaves_its_questions_figures_and_pictures(trained):
     assert figures['val_all_pairs_count'] == 8 * 40
 
 
-def test_a_network_of_the_star_is_scored_on_all_pairs(tmp_path):
+def test_a_network_of_the_star_is_scored_on_the_star_and_on_all_pairs():
   star, every = (make_config('relative_position:tiny', pairs=pairs) for pairs in ('star', 'all'))
   every.model.permutations_per_pass = 40
-  pretext = pretexts.open_pretext(star)
-  task, other = (
-    jigsaw_task.make_task(config, pretexts.open_pretext(config)) for config in (star, every)
+  pretexts_of = [pretexts.open_pretext(config) for config in (star, every)]
+  ours, theirs = (
+    jigsaw_task.make_task(config, pretext).evaluations['val']
+    for config, pretext in zip((star, every), pretexts_of)
   )
-  assert set(task.evaluations) == {'val', 'all_pairs'} and set(other.evaluations) == {'val'}
-  params = pretext.init(0)
-  sums = []
-  for evaluation in (task.evaluations['all_pairs'], other.evaluations['val']):
-    total = {}
+  params = pretexts_of[0].init(0)
+  totals = []
+  for evaluation in (ours, theirs):
+    sums = collections.Counter()
     for batch in evaluation.batches():
-      for name, value in evaluation.measure(params, batch).items():
-        total[name] = total.get(name, 0) + float(value)
-    sums.append(total)
-  assert sums[0] == pytest.approx(sums[1]) and sums[0]['count'] == 8 * 40
+      sums.update({n: float(x) for n, x in evaluation.measure(params, batch).items()})
+    totals.append(evaluation.report(sums))
+  for name, value in totals[1].items():  # asked for all pairs, as one that is trained on them
+    assert totals[0][name.replace('val_', 'val_all_pairs_')] == pytest.approx(value)
+  assert len(totals[0]) == 2 * len(totals[1]) and totals[0]['val_all_pairs_count'] == 8 * 40
+
+  losses = []  # of the star alone, by hand
+  asked = pretexts_of[1].questions
+  for batch in theirs.batches():
+    logits = np.asarray(pretexts_of[1].logits(params, batch), np.float64)
+    for row, (labels, mask) in enumerate(zip(batch['label'], batch['mask'])):
+      for k, label in enumerate(labels):
+        if mask and asked.rows[label][0] == 4:
+          chances = scipy.special.softmax(logits[row, k])
+          losses.append(-np.log(chances[asked.answers[label]]))
+  assert totals[0]['val_loss'] == pytest.approx(np.mean(losses), rel=1e-5)
+  assert totals[0]['val_count'] == len(losses) == 8 * 8
 
 
 def test_a_stacked_network_of_pairs_is_scored_on_its_own_questions():
   config = make_config('relative_position:tiny', **{'model.permutations_per_pass': 1})
   config.model.name = 'stacked'
-  task = jigsaw_task.make_task(config, pretexts.open_pretext(config))
-  assert set(task.evaluations) == {'val'}
+  pretext = pretexts.open_pretext(config)
+  assert pretext.judged().questions is pretext.questions
 
 
 def test_what_occluders_replace_is_drawn_for_training_alone():

@@ -84,10 +84,9 @@ def make_questions(config: ml_collections.ConfigDict) -> questions.Questions:
     )
   together = k * config.data.puzzles_per_image
   if k < 1 or config.data.puzzles_per_image < 1 or together > (fixed or count):
-    what = 'permutations' if asked.name == 'jigsaw' else 'questions'
     raise ValueError(
       f'model.permutations_per_pass = {k} times data.puzzles_per_image = '
-      f'{config.data.puzzles_per_image}: from 1 to the {fixed or count} {what} of an image'
+      f'{config.data.puzzles_per_image}: from 1 to the {fixed or count} {asked.plural} of an image'
     )
   return asked
 
@@ -162,10 +161,8 @@ def make_model(config: ml_collections.ConfigDict, classes: int) -> alexnet.AlexN
       'tiles at once, 1 is the only choice'
     )
   if 0 < c.fc8_features < classes:
-    what = 'permutations' if config.task == 'jigsaw' else 'classes'
     raise ValueError(
-      f'model.fc8_features = {c.fc8_features}: at least the {classes} {what}, or 0 for one output '
-      'each'
+      f'model.fc8_features = {c.fc8_features}: at least the {classes} classes, or 0 for one each'
     )
   figures.Initial(c.init, c.order)
   figures.check_input_size(config.puzzle.tile_px, c.stride)
@@ -261,18 +258,16 @@ class Pretext:
     found = jnp.take_along_axis(others, jnp.maximum(wanted, 0), axis=1)
     return jnp.where(wanted >= 0, found, -1)
 
-  def ask_all_pairs(self) -> 'Pretext | None':
-    """Returns the task that asks an image for all its pairs, where this one asks for the star.
+  def judged(self) -> 'Pretext':
+    """Returns the task that validation asks: without occluders, and all pairs for the star.
 
-    None for another task, and for a network that takes one question a pass.
+    A network that takes one question a pass is asked what it is trained on.
     """
-    if self.questions.name != 'relative_position' or not isinstance(self.model, cfn.Cfn):
-      return None
-    every = questions.ask_relative_position(self.visits.geometry.grid, 'all')
-    if len(every) == len(self.questions):
-      return None
-    visits = dataclasses.replace(self.visits, rows=every.rows, puzzles=len(every), occluders=0)
-    return dataclasses.replace(self, questions=every, visits=visits)
+    visits, asked = dataclasses.replace(self.visits, occluders=0), self.questions
+    if asked.name == 'relative_position' and isinstance(self.model, cfn.Cfn):
+      asked = questions.ask_relative_position(visits.geometry.grid, 'all')
+      visits = dataclasses.replace(visits, rows=asked.rows, puzzles=len(asked))
+    return dataclasses.replace(self, questions=asked, visits=visits)
 
   def answers(self, label: jax.Array) -> jax.Array:
     """Returns the classes that answer questions, by their numbers."""

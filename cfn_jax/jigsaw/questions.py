@@ -7,7 +7,6 @@ K logits.
 
 import dataclasses
 import hashlib
-import math
 from typing import Any
 
 import numpy as np
@@ -67,8 +66,6 @@ class Questions:
   def chance_loss(self) -> float:
     """The cross-entropy, in nats, of a guess by the share of each class: the answers' entropy."""
     shares = self._shares()
-    if np.all(shares == shares[0]):
-      return math.log(len(shares))
     return float(-np.sum(shares * np.log(shares)))
 
   @property
@@ -77,6 +74,11 @@ class Questions:
     told = f'{self.name} {self.rows.shape} {self.classes} '.encode()
     digest = hashlib.sha256(told + self.rows.tobytes() + self.answers.tobytes())
     return digest.hexdigest()[:32]
+
+  def find(self, others: 'Questions') -> np.ndarray:
+    """Says which of these questions are among others, bool `[N]`."""
+    known = set(map(tuple, others.rows.tolist()))
+    return np.array([tuple(row) in known for row in self.rows.tolist()])
 
   def to_json(self) -> dict[str, Any]:
     """Returns the questions as plain values, for whoever uses the network elsewhere."""

@@ -45,8 +45,8 @@ def summarize(
       f'{visits * puzzles / images:,.0f} {asked.plural} an image',
     ),
   ]
-  if every := pretext.ask_all_pairs():
-    rows.append(_describe_chance('chance, all pairs', every.questions))
+  if len(judged := pretext.judged().questions) > len(asked):
+    rows.append(_describe_chance('chance, all pairs', judged))
   if images < config.batch_size:
     rows.append(
       ('note', f'{images} images fill no batch of {config.batch_size}: some show twice in it')

@@ -21,7 +21,7 @@ import optax
 from cfn_jax.data import feed
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.jigsaw import puzzle, reports, solving
+from cfn_jax.jigsaw import puzzle, questions, reports, solving
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.training import loop, metrics, optimizer, step_folders
 from cfn_jax.training import task as tasks
@@ -34,14 +34,17 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
     ValueError: what is wrong, where, and what would be right.
   """
   loop.check(config)
-  return functools.partial(execute, config, pretexts.open_pretext(config))
+  pretext = pretexts.open_pretext(config)
+  return functools.partial(execute, config, pretext, make_task(config, pretext))
 
 
 def execute(
-  config: ml_collections.ConfigDict, pretext: pretexts.Pretext, workdir: pathlib.Path
+  config: ml_collections.ConfigDict,
+  pretext: pretexts.Pretext,
+  task: tasks.Task,
+  workdir: pathlib.Path,
 ) -> dict[str, Any]:
   """Pretrains a network; returns the last figures, empty where the run had finished before."""
-  task = make_task(config, pretext)
   if config.init_from:
     task = start_from(config, pretext, task, workdir)
   figures = loop.run(task, config, workdir)
@@ -57,7 +60,7 @@ def start_from(
   workdir: pathlib.Path,
 ) -> tasks.Task:
   """Lets step 0 take the weights that the config names; a resumed run needs them no more."""
-  from cfn_jax.jigsaw import initial  # brings in the readers of all formats
+  from cfn_jax.jigsaw import initial  # late: it imports the readers of all formats
 
   path = str(pathlib.Path(config.init_from))
   task = dataclasses.replace(task, fingerprint={**task.fingerprint, 'init_from': path})
@@ -70,26 +73,20 @@ def start_from(
 
 def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> tasks.Task:
   """Builds what the training loop needs."""
-  loading, asked = feed.make_loading(config), pretext.questions
+  loading, asked, judged = feed.make_loading(config), pretext.questions, pretext.judged()
   training = feed.Feed(
     pretext.training, pretext.visits, loading, config.batch_size, group=pretext.group
   )
   validation = feed.Feed(
     pretext.validation,
-    dataclasses.replace(pretext.visits, occluders=0),
+    judged.visits,
     loading,
     config.eval_batch_size,
     limit=pretext.val_max_images,
   )
 
-  evaluations = {
-    'val': make_evaluation(
-      pretext, validation.evaluate, bits=asked.name == 'jigsaw' and config.eval_bits
-    )
-  }
-  if every := pretext.ask_all_pairs():
-    seen = dataclasses.replace(validation, transform=every.visits)
-    evaluations['all_pairs'] = make_evaluation(every, seen.evaluate, name='val_all_pairs')
+  bits = asked.name == 'jigsaw' and config.eval_bits
+  evaluate = make_bits_evaluation if bits else make_evaluation
 
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
     answers = pretext.answers(batch['label'])
@@ -114,7 +111,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     report=metrics.report_training,
     train_batches=training.train,
     records=training.names,
-    evaluations=evaluations,
+    evaluations={'val': evaluate(judged, asked, validation.evaluate)},
     best='val_accuracy',
     labels=optimizer.label_parameters,
     examples={
@@ -133,49 +130,66 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
 
 
 def make_evaluation(
-  pretext: pretexts.Pretext,
-  batches: Callable[[], tasks.Batches],
-  *,
-  bits: bool = False,
-  name: str = 'val',
-) -> tasks.Evaluation | tasks.RowEvaluation:
-  """Builds the pass over the validation images.
+  judged: pretexts.Pretext, asked: questions.Questions, batches: Callable[[], tasks.Batches]
+) -> tasks.Evaluation:
+  """Builds the pass over the validation images: `val_...`, of the questions of training.
 
-  Args:
-    bits: of jigsaws, with bits and single tiles too.
-    name: begins the figures' names.
+  Where more is asked, `val_all_pairs_...` are the figures of all.
   """
-
-  def predict(params: Any, batch: tasks.Batch) -> tuple[jax.Array, jax.Array]:
-    logits, answers = pretext.logits(params, batch), pretext.answers(batch['label'])
-    if pretext.visits.puzzles == 1:
-      return logits[:, None], answers[:, None]
-    return logits, answers  # [B, k, K], [B, k]
+  subsets = {'val': judged.questions.find(asked)}
+  if not np.all(subsets['val']):
+    subsets['val_all_pairs'] = np.ones(len(judged.questions), bool)
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
-    (logits, labels), mask = predict(params, batch), batch['mask']
-    shares = jnp.mean(jnp.argmax(logits, axis=-1) == labels, axis=1)  # [B], right of each image
-    return _score(logits, labels, mask[:, None]) | {
-      'images': jnp.sum(mask),
-      'shares': jnp.sum(shares * mask),
-      'squares': jnp.sum(jnp.square(shares) * mask),
+    logits, answers, label = _predict(judged, params, batch)
+    correct = jnp.argmax(logits, axis=-1) == answers
+    sums: tasks.Totals = {}
+    for name, chosen in subsets.items():
+      mask = jnp.asarray(chosen)[label] * batch['mask'][:, None]  # [B, k]
+      shares = jnp.sum(correct * mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
+      own = _score(logits, answers, mask) | {
+        'images': jnp.sum(batch['mask']),
+        'shares': jnp.sum(shares),  # right of each image
+        'squares': jnp.sum(jnp.square(shares)),
+      }
+      sums |= {f'{name}_{what}': value for what, value in own.items()}
+    return sums
+
+  def report(sums: Mapping[str, float]) -> dict[str, float]:
+    return {
+      figure: value for name in subsets for figure, value in _report_validation(name, sums).items()
     }
 
-  def measure_rows(params: Any, batch: tasks.Batch) -> tasks.Totals:
-    logits, labels = predict(params, batch)
-    cells = solving.make_positions(pretext.questions.rows)  # [N, T, T]
+  return tasks.Evaluation(batches, measure, report)
+
+
+def make_bits_evaluation(
+  judged: pretexts.Pretext, asked: questions.Questions, batches: Callable[[], tasks.Batches]
+) -> tasks.RowEvaluation:
+  """Builds the pass that gives jigsaws' bits, and the share of tiles put right, as well."""
+
+  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    logits, answers, _ = _predict(judged, params, batch)
+    cells = solving.make_positions(asked.rows)  # [N, T, T]
     chances = jax.nn.softmax(logits[..., : len(cells)])
     return {
-      'label': labels,
-      'loss': optax.softmax_cross_entropy_with_integer_labels(logits, labels),
-      'correct': jnp.argmax(logits, axis=-1) == labels,
+      'label': answers,
+      'loss': optax.softmax_cross_entropy_with_integer_labels(logits, answers),
+      'correct': jnp.argmax(logits, axis=-1) == answers,
       'positions': jnp.einsum('bkn,nij->bkij', chances, cells),
     }
 
-  if not bits:
-    return tasks.Evaluation(batches, measure, functools.partial(_report_validation, name))
-  report = functools.partial(_report_rows, pretext.questions.rows)
-  return tasks.RowEvaluation(batches, measure_rows, report)
+  return tasks.RowEvaluation(batches, measure, functools.partial(_report_rows, asked.rows))
+
+
+def _predict(
+  judged: pretexts.Pretext, params: Any, batch: tasks.Batch
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns logits `[B, k, K]`, and the answers and numbers `[B, k]` of the questions."""
+  logits, label = judged.logits(params, batch), batch['label']
+  if judged.visits.puzzles == 1:
+    logits, label = logits[:, None], label[:, None]
+  return logits, judged.answers(label), label
 
 
 def make_fingerprint(
@@ -220,13 +234,15 @@ def _score(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> tasks.Total
 
 def _report_validation(name: str, sums: Mapping[str, float]) -> dict[str, float]:
   # Questions of one image are right or wrong together: the image is the independent unit.
-  low, high = metrics.confidence_interval(sums['images'], sums['shares'], sums['squares'])
+  spread = (sums[f'{name}_{what}'] for what in ('images', 'shares', 'squares'))
+  low, high = metrics.confidence_interval(*spread)
+  count = sums[f'{name}_count']
   return {
-    f'{name}_loss': sums['loss'] / sums['count'],
-    f'{name}_accuracy': sums['correct'] / sums['count'],
+    f'{name}_loss': sums[f'{name}_loss'] / count,
+    f'{name}_accuracy': sums[f'{name}_correct'] / count,
     f'{name}_accuracy_low': low,
     f'{name}_accuracy_high': high,
-    f'{name}_count': round(sums['count']),
+    f'{name}_count': round(count),
   }
 
 
@@ -236,12 +252,12 @@ def _report_rows(permutations: np.ndarray, rows: Mapping[str, np.ndarray]) -> di
   figures = _report_validation(
     'val',
     {
-      'loss': float(np.sum(rows['loss'], dtype=np.float64)),
-      'correct': float(np.sum(rows['correct'])),
-      'count': float(rows['correct'].size),
-      'images': float(len(shares)),
-      'shares': float(np.sum(shares)),
-      'squares': float(np.sum(np.square(shares))),
+      'val_loss': float(np.sum(rows['loss'], dtype=np.float64)),
+      'val_correct': float(np.sum(rows['correct'])),
+      'val_count': float(rows['correct'].size),
+      'val_images': float(len(shares)),
+      'val_shares': float(np.sum(shares)),
+      'val_squares': float(np.sum(np.square(shares))),
     },
   )
   positions = rows['positions'].reshape(-1, *rows['positions'].shape[2:])

@@ -22,7 +22,7 @@ END = ('curves.png', 'answers.png')
 def make_pictures(pretext: pretexts.Pretext) -> dict[str, Callable[..., None]]:
   """Returns the pictures of a task by their moment: 'start', 'end' and 'bad_batch'."""
 
-  asked = pretext.questions
+  asked, judged = pretext.questions, pretext.judged()
 
   def start(workdir: pathlib.Path) -> None:
     path = workdir / 'puzzles.png'
@@ -35,14 +35,14 @@ def make_pictures(pretext: pretexts.Pretext) -> dict[str, Callable[..., None]]:
       chances = {'loss': asked.chance_loss, 'accuracy': asked.chance_accuracy}
       puzzles.draw_curves(workdir / END[0], rows, chances)
     with figures.spared(workdir / END[1]):
-      shown = sample_validation_puzzles(pretext, SHOWN_ANSWERS)
+      shown = sample_validation_puzzles(judged, SHOWN_ANSWERS)
       tiles = np.stack([one.tiles for one in shown])
       predict = jax.jit(
         lambda params, x: cfn.predict(pretext.model, params, pretext.input.prepare(x))
       )
       answers = np.asarray(predict(params, tiles))[:, : asked.classes]
       title = f'validation {asked.plural} and the answers of step {step}, the best'
-      puzzles.draw_answers(workdir / END[1], shown, asked, answers, title=title)
+      puzzles.draw_answers(workdir / END[1], shown, judged.questions, answers, title=title)
 
   def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
     path = workdir / 'bad_batch.png'
@@ -69,11 +69,11 @@ def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None
   puzzles.draw_puzzles(path, shown, pretext.questions, note=note)
 
 
-def sample_validation_puzzles(pretext: pretexts.Pretext, count: int) -> list[puzzles.Shown]:
+def sample_validation_puzzles(judged: pretexts.Pretext, count: int) -> list[puzzles.Shown]:
   """Returns `count` puzzles of the evaluation, spread evenly over the validation images."""
-  records = streams.choose_records(pretext.validation.source, pretext.val_max_images)
+  records = streams.choose_records(judged.validation.source, judged.val_max_images)
   chosen = records[np.unique(np.linspace(0, len(records) - 1, count).astype(int))]
-  return _show([pretext.validation.evaluate(int(record)) for record in chosen], pretext)
+  return _show([judged.validation.evaluate(int(record)) for record in chosen], judged)
 
 
 def _show(
