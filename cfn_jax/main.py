@@ -76,6 +76,8 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
     try:
       execute(workdir)
     except images.BadImage as error:
+      if 'on_bad_image' not in config.data:
+        raise
       hint = '--config.data.on_bad_image=skip lists such files and leaves them out'
       raise images.BadImage(error.name, f'{error.reason}; {hint}') from error
 
@@ -101,7 +103,6 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
       heartbeat_s=config.distributed.heartbeat_s,
     )
     devices.check_platform()
-    devices.check_numbers()
 
 
 @terminal.interruptible()

@@ -25,6 +25,7 @@ ROOMS = {
   'jigsaw/reports': {'jigsaw', 'models', 'training/metrics'},
   'jigsaw/solving': set(),
   'jigsaw/transform': {'data/pipeline', 'data/streams', 'data/images', 'jigsaw/puzzle'},
+  'jigsaw/network': {'models'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},

@@ -11,7 +11,7 @@ import pytest
 
 from cfn_jax import fields, main
 from cfn_jax.data import sources
-from cfn_jax.jigsaw import permutations
+from cfn_jax.jigsaw import network, permutations
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import alexnet
 
@@ -213,7 +213,7 @@ def test_the_default_is_the_papers_run():
 
 def _count_parameters(config):
   permutations = pretexts.make_permutation_set(config)
-  model = pretexts.make_model(config, len(permutations))
+  model = network.make_model(config, len(permutations))
   px, tiles = config.puzzle.tile_px, config.puzzle.grid**2
   return alexnet.count_parameters(alexnet.parameter_shapes(model, (1, tiles, px, px, 3)))
 

@@ -15,8 +15,8 @@ import scipy.stats
 from PIL import Image
 
 from cfn_jax.data import pipeline, streams
+from cfn_jax.jigsaw import network, puzzle, task
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.jigsaw import puzzle, task
 from cfn_jax.models import alexnet, figures, inputs
 from cfn_jax.training import devices, metrics, scoring, stopping
 
@@ -303,7 +303,7 @@ def test_untrained_he_network_starts_near_the_loss_of_chance(config):
 @pytest.mark.slow
 def test_caffes_network_starts_a_little_above_the_loss_of_chance():
   c = CONFIG()
-  model = pretexts.make_model(c, 1000)
+  model = network.make_model(c, 1000)
   rng = np.random.default_rng(0)
   coarse = rng.integers(0, 256, (8 * 9, 6, 6, 3), dtype=np.uint8)
   tiles = [Image.fromarray(tile).resize((64, 64), Image.Resampling.BICUBIC) for tile in coarse]

@@ -242,13 +242,13 @@ def test_a_wrong_variable_of_the_environment_is_named(
 
 def test_a_full_disk_is_named_where_the_system_names_nothing(tmp_path, monkeypatch, capsys):
   from cfn_jax import command, main
-  from cfn_jax.training import loop
+  from cfn_jax.training import loop, settings
 
   def fill(*_):
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr(loop, 'fit', fill)
-  monkeypatch.setattr(loop, 'check', lambda config: None)
+  monkeypatch.setattr(settings, 'check', lambda config: None)
   with pytest.raises(SystemExit):
     main.run(command.load_config('cfn:tiny'), tmp_path)
   assert capsys.readouterr().err.endswith(f'error: {tmp_path}: No space left on device\n')

@@ -15,7 +15,7 @@ from test_training_step import distance, make_config, make_mesh, make_parts, tra
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import layers
-from cfn_jax.training import devices, loop, scoring, stopping
+from cfn_jax.training import devices, loop, scoring, settings, stopping
 
 FORMS = {  # conv1's many taps make a long program of columns: that form is for the other layers
   'strips': layers._strip_convolution,
@@ -104,7 +104,7 @@ def test_a_run_goes_on_with_another_number_of_devices(first, second, tmp_path, m
     config = tiny_task.make_config(
       num_devices=count, num_steps=steps, batch_size=24, eval_batch_size=24, ema_decay=0.9
     )
-    start = loop.start
+    start = settings.start
 
     def watched(*arguments):
       state, step = start(*arguments)
@@ -112,7 +112,7 @@ def test_a_run_goes_on_with_another_number_of_devices(first, second, tmp_path, m
       return state, step
 
     with monkeypatch.context() as patch:
-      patch.setattr(loop, 'start', watched)
+      patch.setattr(settings, 'start', watched)
       loop.fit(task, config, tmp_path / name)
 
   fit('straight', first, 12)
@@ -157,7 +157,7 @@ def test_an_evaluation_counts_each_puzzle_once_on_any_number_of_devices(count):
   c.data.val_crops_per_photograph = 13  # of two photographs: no multiple of the batch
   task = jigsaw_task.make_task(c, pretexts.open_pretext(c))
   mesh = make_mesh(count)
-  state, _ = loop.start(task, c, mesh)
+  state, _ = settings.start(task, c, mesh)
   with stopping.Stopping() as stop:
     figures = scoring.make_evaluate(task, mesh)(state, stop)
   assert figures['val_count'] == 2 * 13 * 2
@@ -167,7 +167,7 @@ def test_an_evaluation_counts_each_puzzle_once_on_any_number_of_devices(count):
   with contextlib.closing(task.evaluations['val'].batches()) as batches:
     for batch in batches:
       expected.update({name: float(v) for name, v in measure(params, batch).items()})
-  assert figures['val_loss'] == pytest.approx(expected['loss'] / expected['count'], rel=1e-5)
+  assert figures['val_loss'] == pytest.approx(expected['val_loss'] / expected['val_count'], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny_task
 
-from cfn_jax.training import checkpoint, finite, lock, loop, step_folders, stopping
+from cfn_jax.training import checkpoint, finite, lock, loop, settings, step_folders, stopping
 
 
 @pytest.fixture(autouse=True)
@@ -296,9 +296,9 @@ def test_a_sigterm_outside_a_run_unwinds_and_a_second_one_is_the_systems():
 
 def test_an_unknown_choice_for_bad_steps_is_refused():
   with pytest.raises(ValueError, match="on_nonfinite = 'ignore' is unknown: one of stop, skip"):
-    loop.check(tiny_task.make_config(on_nonfinite='ignore'))
+    settings.check(tiny_task.make_config(on_nonfinite='ignore'))
   with pytest.raises(ValueError, match='nonfinite_limit = -1: at least 0'):
-    loop.check(tiny_task.make_config(nonfinite_limit=-1))
+    settings.check(tiny_task.make_config(nonfinite_limit=-1))
 
 
 def test_a_second_run_in_a_workdir_is_refused_with_host_and_process(tmp_path):

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.timing import step as timing_step
-from cfn_jax.training import devices, loop
+from cfn_jax.training import devices, loop, settings
 from cfn_jax.training import state as states
 
 CONFIG = runpy.run_path(str(conftest.REPOSITORY / 'configs' / 'cfn.py'))['get_config']
@@ -39,7 +39,7 @@ def make_parts(config, mesh):
   """Returns the state of step 0, the step, a function from a seed to a batch, and the task."""
   pretext = timing_step.make_pretext(config)
   task = jigsaw_task.make_task(config, pretext)
-  state, step = loop.start(task, config, mesh)
+  state, step = settings.start(task, config, mesh)
 
   def batch(seed):
     rng = np.random.default_rng(seed)
@@ -156,7 +156,7 @@ def test_locked_layers_get_no_gradient_and_keep_their_bits():
     task, labels=lambda params: optimizer.label_parameters(params, locked=locked)
   )
   mesh = make_mesh(1)
-  state, step = loop.start(task, c, mesh)
+  state, step = settings.start(task, c, mesh)
   before = jax.device_get(state.params)
   batch = devices.put_batch(timing_step.make_batch(c, pretext), mesh)
   compiled = step.lower(state, batch).compile()

@@ -7,6 +7,7 @@ by a hash of the relative path: adding a file moves no other file between the sp
 
 import abc
 import errno
+import functools
 import hashlib
 import os
 import pathlib
@@ -44,7 +45,7 @@ class NamedSource(Source):
     return self._labels
 
   def relabel(self, labels: np.ndarray, class_names: tuple[str, ...]) -> None:
-    """Gives the images the labels of a list."""
+    """Sets the labels of the images, and the classes that these number."""
     self._labels, self.class_names = labels, class_names
     self.fingerprint = digest_labels(self.fingerprint.encode(), labels, class_names)
 
@@ -80,6 +81,10 @@ class FileSource(NamedSource):
     self.fingerprint = digest_labels(names.blob, labels, class_names)
 
   def identify(self) -> str:
+    return self._identity
+
+  @functools.cached_property
+  def _identity(self) -> str:  # once: it looks at each file
     return f'{self.fingerprint} {self.stamp()}'
 
   def __repr__(self) -> str:

@@ -5,6 +5,7 @@ Kinds: 'bundled' (bundled.py), 'folder' and 'voc' (folder.py, voc.py), 'records'
 written by prepare.py), 'tfds' (tfds_source.py). Only what a kind needs is imported.
 """
 
+import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -24,17 +25,26 @@ __all__ = [
   'open_sources',
 ]
 
-# Fields of `data` that not every kind reads: what they are when they say nothing, and which kinds
-# read them. Numbers have defaults that say something, so they are not here.
-_READERS: dict[str, tuple[Any, tuple[str, ...]]] = {
-  'root': ('', ('folder', 'records', 'tfds', 'voc')),
-  'split': ('', ('tfds', 'voc')),
-  'val_root': ('', ('folder', 'records', 'tfds', 'voc')),
-  'val_split': ('', ('tfds', 'voc')),
-  'cache_dir': ('', ('folder',)),
-  'refresh': (False, ('folder',)),
+# By kind: what opens it, a module of data/ and its function, and the fields that it reads.
+_OPENERS: dict[str, tuple[str, tuple[str, ...]]] = {
+  'bundled': ('bundled.open_bundled', ('crops_per_photograph', 'val_crops_per_photograph')),
+  'folder': (
+    'folder.open_folder',
+    ('root', 'val_root', 'val_fraction', 'cache_dir', 'refresh'),
+  ),
+  'records': ('array_records.open_records', ('root', 'val_root', 'val_fraction')),
+  'tfds': (
+    'tfds_source.open_tfds',
+    ('root', 'split', 'val_root', 'val_split', 'val_fraction'),
+  ),
+  'voc': ('voc.open_voc', ('root', 'split', 'val_root', 'val_split', 'val_fraction')),
 }
-KINDS = ('bundled', 'folder', 'records', 'tfds', 'voc')
+KINDS = tuple(_OPENERS)
+# What fields are when they say nothing; numbers have defaults that say something.
+_NOTHING: dict[str, Any] = {
+  **dict.fromkeys(('root', 'split', 'val_root', 'val_split', 'cache_dir'), ''),
+  'refresh': False,
+}
 
 
 def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
@@ -43,16 +53,17 @@ def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
   >>> find_idle('folder', {'root': 'photos', 'split': 'train'})
   ['split']
   """
+  read = _OPENERS.get(source, ('', ()))[1]
   return [
     field
-    for field, (nothing, kinds) in _READERS.items()
-    if source not in kinds and fields.get(field, nothing) != nothing
+    for field, nothing in _NOTHING.items()
+    if field not in read and fields.get(field, nothing) != nothing
   ]
 
 
 def clear_idle(source: str, fields: Mapping[str, Any]) -> dict[str, Any]:
   """Sets the fields that a kind of source does not read to what says nothing."""
-  return {**fields, **{field: _READERS[field][0] for field in find_idle(source, fields)}}
+  return {**fields, **{field: _NOTHING[field] for field in find_idle(source, fields)}}
 
 
 def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
@@ -60,8 +71,8 @@ def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
   if not idle:
     return
   told = ', '.join(f'data.{field} = {fields[field]!r}' for field in idle)
-  remedy = 'set ' + ' '.join(f'--config.data.{field}={_READERS[field][0]}' for field in idle)
-  if 'val_split' in idle and source in _READERS['val_root'][1] and not fields['val_root']:
+  remedy = 'set ' + ' '.join(f'--config.data.{field}={_NOTHING[field]}' for field in idle)
+  if 'val_split' in idle and 'val_root' in _OPENERS[source][1] and not fields['val_root']:
     remedy += (
       ' and name the validation images as data.val_root (without it, data.val_fraction of the '
       'training images is held out)'
@@ -105,41 +116,17 @@ def open_sources(
   if source not in KINDS:
     raise SourceError(f'data.source = {source!r}: it must be one of {", ".join(KINDS)}')
   _refuse_idle(source, fields)
-  if source == 'bundled':
-    from cfn_jax.data import bundled
-
-    return bundled.open_bundled(
-      crops_per_photograph=crops_per_photograph,
-      val_crops_per_photograph=val_crops_per_photograph,
-    )
-  if not root and source != 'tfds':
+  if not root and source not in ('bundled', 'tfds'):
     raise SourceError(f'data.root is empty: data.source = {source!r} needs a folder')
-  folder_path = places.local(root)
-  if source == 'folder':
-    from cfn_jax.data import folder
-
-    return folder.open_folder(
-      folder_path,
-      val_root=val_root,
-      val_fraction=val_fraction,
-      cache_dir=cache_dir,
-      refresh=refresh,
-    )
-  if source == 'records':
-    from cfn_jax.data import array_records
-
-    return array_records.open_records(folder_path, val_root=val_root, val_fraction=val_fraction)
-  if source == 'voc':
-    from cfn_jax.data import voc
-
-    return voc.open_voc(
-      folder_path, split=split, val_root=val_root, val_split=val_split, val_fraction=val_fraction
-    )
-  from cfn_jax.data import tfds_source
-
-  return tfds_source.open_tfds(
-    root, split=split, val_root=val_root, val_split=val_split, val_fraction=val_fraction
-  )
+  opener, read = _OPENERS[source]
+  arguments = {field: fields[field] for field in read}
+  if root and source != 'tfds':  # which may know buckets
+    arguments['root'] = places.local(root)
+  module, _, function = opener.partition('.')
+  opened: tuple[Source, Source] = getattr(
+    importlib.import_module(f'cfn_jax.data.{module}'), function
+  )(**arguments)
+  return opened
 
 
 FIELDS = tuple(inspect.signature(open_sources).parameters)

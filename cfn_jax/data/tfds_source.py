@@ -110,7 +110,7 @@ class TfdsSource(Source):
 
 
 def open_tfds(
-  data_dir: str, *, split: str, val_root: str, val_split: str, val_fraction: float
+  root: str, *, split: str, val_root: str, val_split: str, val_fraction: float
 ) -> tuple[TfdsSource, TfdsSource]:
   """Opens `name:split`, and `name:split` or another split of the same data set for validation.
 
@@ -129,16 +129,16 @@ def open_tfds(
     )
   if val_split:
     val_dataset, val_part = _parse(val_split)
-    train = _open(dataset, part, data_dir)
-    val = _open(val_dataset or dataset, val_part, val_root or data_dir)
+    train = _open(dataset, part, root)
+    val = _open(val_dataset or dataset, val_part, val_root or root)
     val.match_classes(train.class_names)
     return train, val
-  everything = _open(dataset, part, data_dir)
+  everything = _open(dataset, part, root)
   names = listing.Names.of(_name(dataset, part, i) for i in range(len(everything)))
   held_out = folder.hash_split(names, val_fraction, where=split, instead='data.val_split')
   return (
-    _open(dataset, part, data_dir, np.flatnonzero(~held_out)),
-    _open(dataset, part, data_dir, np.flatnonzero(held_out)),
+    _open(dataset, part, root, np.flatnonzero(~held_out)),
+    _open(dataset, part, root, np.flatnonzero(held_out)),
   )
 
 

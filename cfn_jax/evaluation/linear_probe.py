@@ -16,7 +16,7 @@ import jax
 import ml_collections
 
 from cfn_jax.evaluation import linear_task, probing, runs, svm, tables
-from cfn_jax.training import loop
+from cfn_jax.training import settings
 from cfn_jax.training import task as tasks
 
 CLASSIFIERS = ('logistic', 'svm')
@@ -34,7 +34,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   if config.classifier == 'svm':
     svm.check(config)
   linear_task.check_standard(config.probe.standardize)
-  loop.check(config)
+  settings.check(config)
   view = config.views
   probe = probing.open_probe(config, crop=view.crop, mirror=view.mirror, draws=view.draws)
   layers = tuple(config.layers)

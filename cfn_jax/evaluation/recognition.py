@@ -13,7 +13,7 @@ import ml_collections
 
 from cfn_jax import fields
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
-from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw import network as networks
 from cfn_jax.models import alexnet, cfn, figures, inputs
 from cfn_jax.training import task as tasks
 
@@ -97,7 +97,7 @@ def make_classifier(
   make = cfn.Cfn if grid else alexnet.AlexNet
   network = make(
     num_classes=len(class_names),
-    trunk=pretexts.make_trunk(config),
+    trunk=networks.make_trunk(config),
     fc6_features=model.fc6_features,
     fc7_features=model.fc7_features,
     dropout=model.dropout,

@@ -19,7 +19,7 @@ import ml_collections
 from cfn_jax import terminal
 from cfn_jax.evaluation import identity
 from cfn_jax.pictures import class_scores
-from cfn_jax.training import devices, loop, metrics, provenance, scoring, stopping
+from cfn_jax.training import devices, loop, metrics, provenance, scoring, settings, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints
 from cfn_jax.transfer import weights as weights_lib
@@ -71,7 +71,7 @@ def open_plan(
   make_plan: Callable[[ml_collections.ConfigDict], Plan], config: ml_collections.ConfigDict
 ) -> tasks.Execute:
   """Checks the fields of the loop, makes the plan, and returns what goes through it."""
-  loop.check(config)
+  settings.check(config)
   return functools.partial(execute, make_plan(config), config)
 
 

@@ -31,7 +31,7 @@ from cfn_jax.evaluation import (
 )
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import solving
-from cfn_jax.training import devices, loop, scoring, stopping
+from cfn_jax.training import devices, loop, scoring, settings, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints, networks
 from cfn_jax.transfer import weights as weights_lib
@@ -47,7 +47,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   fields.check_numbers(config, feed.LIMITS)
   linear_task.check_standard(config.probe.standardize)
   features.check_dtype(config.features.dtype)
-  loop.check(config)
+  settings.check(config)
   if c.puzzles_per_image < 2:
     raise ValueError(f'solve.puzzles_per_image = {c.puzzles_per_image}: at least 2')
   if c.train_visits < 0 or c.outside_permutations < 2:

@@ -23,7 +23,7 @@ from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, questions, reports, solving
 from cfn_jax.pictures import run as run_pictures
-from cfn_jax.training import loop, metrics, optimizer, step_folders
+from cfn_jax.training import loop, metrics, optimizer, settings, step_folders
 from cfn_jax.training import task as tasks
 
 
@@ -33,7 +33,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   Raises:
     ValueError: what is wrong, where, and what would be right.
   """
-  loop.check(config)
+  settings.check(config)
   pretext = pretexts.open_pretext(config)
   return functools.partial(execute, config, pretext, make_task(config, pretext))
 

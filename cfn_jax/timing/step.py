@@ -23,7 +23,7 @@ from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.jigsaw import transform
 from cfn_jax.models import figures
-from cfn_jax.training import devices, host_memory, loop
+from cfn_jax.training import devices, host_memory, settings
 
 LIMITS = {
   'steps': (1, 10**6),
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   pretext = make_pretext(config)
   mesh = devices.make_mesh()
   devices.check_batch(config.batch_size, mesh, field='--batch', parts=config.accumulate_steps)
-  state, step = loop.start(jigsaw_task.make_task(config, pretext), config, mesh)
+  state, step = settings.start(jigsaw_task.make_task(config, pretext), config, mesh)
   batch = devices.put_batch(make_batch(config, pretext), mesh)
 
   with devices.explain_memory(config.to_dict()):

@@ -67,7 +67,11 @@ def check_platform() -> None:
 
   Raises:
     PlatformError: the environment asks for others than there are; which are, and what to install.
+      Or it asks for 64 bits, which no run's record says.
   """
+  if jax.config.values['jax_enable_x64']:
+    given = os.environ.get('JAX_ENABLE_X64', '')
+    raise PlatformError(f"JAX_ENABLE_X64='{given}': numbers are those of compute_dtype; unset it")
   try:
     jax.devices()
     return
@@ -93,13 +97,6 @@ def check_platform() -> None:
     f"{variable}='{asked}' cannot be had ({reason}): there is {there}, which an unset "
     f'{variable} takes{remedy}'
   )
-
-
-def check_numbers() -> None:
-  """Raises PlatformError where the environment makes other numbers than a run's record says."""
-  if jax.config.values['jax_enable_x64']:
-    given = os.environ.get('JAX_ENABLE_X64', '')
-    raise PlatformError(f"JAX_ENABLE_X64='{given}': numbers are those of compute_dtype; unset it")
 
 
 def make_mesh(count: int = 0) -> Mesh:

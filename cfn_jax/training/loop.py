@@ -7,43 +7,23 @@ from typing import Any
 
 import jax
 import ml_collections
-from jax.sharding import Mesh
 
-from cfn_jax import fields, terminal
+from cfn_jax import terminal
 from cfn_jax.training import (
   checkpoint,
   devices,
   distributed,
   finite,
   metrics,
-  optimizer,
   profile,
   provenance,
   scoring,
+  settings,
   step_folders,
   stopping,
 )
 from cfn_jax.training import state as states
 from cfn_jax.training import task as tasks
-
-# The numbers that the loop, the step and the solver read, as far as nothing else checks them.
-LIMITS = {
-  'batch_size': (1, 2**20),
-  'num_steps': (1, 2**31 - 2),
-  'log_every_steps': (1, 2**31 - 2),
-  'eval_every_steps': (1, 2**31 - 2),
-  'checkpoint_every_steps': (1, 2**31 - 2),
-  'keep_latest': (1, 10**6),
-  'keep_best': (0, 10**6),
-  'plateau_warning_steps': (0, 2**31 - 2),
-  'learning_rate': (1e-12, 1e30),
-  'decay_factor': (0, 1),
-  'warmup_steps': (0, 2**31 - 2),
-  'momentum': (0, 0.99999),
-  'weight_decay': (0, 1),
-  'bias_rate': (0, 1e6),
-  'bias_decay': (0, 1e6),
-}
 
 
 def run(
@@ -64,13 +44,13 @@ def fit(
   where the workdir holds another run or cannot hold this one, NonFiniteError, and Stopped after a
   signal.
   """
-  mesh = _make_mesh(config)
+  mesh = settings.make_mesh(config)
   with contextlib.ExitStack() as stack:
     stop = stack.enter_context(stopping.Stopping())
     stack.enter_context(distributed.hold_workdir(workdir, _say))
     saver = stack.enter_context(_open_checkpoints(task, config, workdir))
     _check_lost(config, workdir)
-    state, train_step = start(task, config, mesh)
+    state, train_step = settings.start(task, config, mesh)
     begun = saver.resume(
       task.fingerprint,
       state,
@@ -80,10 +60,11 @@ def fit(
     first, state, row = begun.step, begun.state, dict(begun.meta.get('unevaluated', {}))
     for note in begun.notes:
       _say(note)
+    changes = checkpoint.say_changes(begun.meta, config.to_dict()) if first else ''
     if first >= config.num_steps and not row:
       if not all((workdir / name).exists() for name in task.end_pictures):  # ended before that
         _draw_end(task, workdir, saver, state)
-      if changes := checkpoint.say_changes(begun.meta, config.to_dict()):
+      if changes:
         _say(f'{workdir} ended at step {first}: nothing more is trained{changes}')
       return {}
     evaluate = scoring.make_evaluate(task, mesh)
@@ -96,7 +77,6 @@ def fit(
     report: dict[str, jax.Array] = {}
     _open_workdir(task, workdir, fresh=first == 0)
     if first:
-      changes = checkpoint.say_changes(begun.meta, config.to_dict())
       writer.say(f'resuming from step {first}{changes}')
 
     for step in range(first, config.num_steps + 1):
@@ -154,36 +134,6 @@ def fit(
   return row
 
 
-def check(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError for a solver or batches that no run can have."""
-  fields.check_numbers(config, LIMITS)
-  _make_mesh(config)
-  _make_schedule(config)
-  optimizer.check_order(config.solver)
-  states.check_decay(config.ema_decay)
-  profile.check(start=config.profile_start_step, steps=config.profile_steps)
-  finite.check_choice(config.on_nonfinite, config.nonfinite_limit)
-
-
-def _make_schedule(config: ml_collections.ConfigDict) -> optimizer.Schedule:
-  return optimizer.make_schedule(
-    config.schedule,
-    learning_rate=config.learning_rate,
-    num_steps=config.num_steps,
-    decay_steps=config.decay_steps,
-    decay_factor=config.decay_factor,
-    warmup_steps=config.warmup_steps,
-  )
-
-
-def _make_mesh(config: ml_collections.ConfigDict) -> Mesh:
-  mesh = devices.make_mesh(config.num_devices)
-  parts = config.accumulate_steps
-  devices.check_batch(config.batch_size, mesh, field='batch_size', parts=parts)
-  devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
-  return mesh
-
-
 def _open_checkpoints(
   task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> checkpoint.Checkpoints:
@@ -221,36 +171,6 @@ def _open_writer(
     plateau_steps=config.plateau_warning_steps,
     enabled=jax.process_index() == 0,
   )
-
-
-def start(
-  task: tasks.Task, config: ml_collections.ConfigDict, mesh: Mesh
-) -> tuple[states.State, Any]:
-  """Builds the state of step 0 on the devices, and the step, compiled when it is first called."""
-  params = task.init(config.seed)
-  schedule = _make_schedule(config)
-  sgd = optimizer.sgd(
-    schedule,
-    task.labels(params),
-    momentum=config.momentum,
-    weight_decay=config.weight_decay,
-    bias_rate=config.bias_rate,
-    bias_decay=config.bias_decay,
-    clip_gradients=config.clip_gradients,
-    order=config.solver,
-  )
-  averaged = config.ema_decay > 0
-  state = devices.replicate(states.init_state(task, sgd, params, averaged=averaged), mesh)
-  step = states.make_step(
-    task,
-    sgd,
-    schedule,
-    seed=config.seed,
-    log_every=config.log_every_steps,
-    accumulate_steps=config.accumulate_steps,
-    ema_decay=config.ema_decay,
-  )
-  return state, jax.jit(step, donate_argnums=0)
 
 
 def _read(report: dict[str, jax.Array]) -> dict[str, float]:
