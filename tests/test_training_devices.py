@@ -167,7 +167,8 @@ def test_an_evaluation_counts_each_puzzle_once_on_any_number_of_devices(count):
   with contextlib.closing(task.evaluations['val'].batches()) as batches:
     for batch in batches:
       expected.update({name: float(v) for name, v in measure(params, batch).items()})
-  assert figures['val_loss'] == pytest.approx(expected['val_loss'] / expected['val_count'], rel=1e-5)
+  loss = expected['val_loss'] / expected['val_count']
+  assert figures['val_loss'] == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize(
