@@ -45,7 +45,7 @@ def make_parser() -> command_lines.Parser:
       ' (default spread)')  # fmt: skip
   add('--mean', type=float, help='mean distance wanted by --method=target')
   add('--min-distance', type=int, default=0, metavar='D', help='smallest distance allowed')
-  add('--seed', type=int, default=0, help='the same seed gives the same bytes (default 0)')
+  add('--seed', type=int, help='the same seed gives the same bytes (default 0)')
   add('--grid', type=_parse_grid, help='tiles along a side, 2 to 5, or rows x columns (default 3)')
   add('--input', action='place', metavar='FILE',
       help='take the set from a .npy, binary or text file instead')  # fmt: skip
@@ -57,8 +57,9 @@ def make_parser() -> command_lines.Parser:
 
 def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, list[str]]:
   """Makes or reads the set; returns it with lines that say where it comes from."""
+  seed, prunes = arguments.seed or 0, arguments.num is not None or bool(arguments.min_distance)
   if arguments.input is not None:
-    for name in ('method', 'ties', 'mean'):
+    for name in ('method', 'ties', 'mean', *(() if prunes else ('seed',))):
       if getattr(arguments, name) is not None:
         raise permutations.PermutationError(f'--{name} does not go with --input')
     loaded = permutations.load_permutations(arguments.input)
@@ -70,16 +71,18 @@ def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, list[str]]:
         f'{rows * columns}'
       )
     made = loaded.permutations
-    if arguments.num is not None or arguments.min_distance:
+    if prunes:
       made = permutations.prune_permutations(
         made,
         num=-1 if arguments.num == 0 else arguments.num or 0,
         min_distance=arguments.min_distance,
-        seed=arguments.seed,
+        seed=seed,
       )
     return made, [f'read {arguments.input}: {loaded.note}']
   method = arguments.method or 'max'
   ties = arguments.ties or 'spread'
+  if arguments.ties and method in ('mid', 'code'):
+    raise permutations.PermutationError(f'--ties does not go with --method={method}')
   open_ended = arguments.min_distance or method == 'code'
   num = (0 if open_ended else 1000) if arguments.num is None else arguments.num
   if arguments.num == 0:
@@ -91,17 +94,17 @@ def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, list[str]]:
     ties=ties,
     mean=arguments.mean or 0.0,
     min_distance=arguments.min_distance,
-    seed=arguments.seed,
+    seed=seed,
     grid=rows,
     columns=columns,
   )
-  note = f'method {method}, seed {arguments.seed}, {rows}x{columns} tiles'
+  note = f'method {method}, seed {seed}, {rows}x{columns} tiles'
   if method in ('max', 'min', 'target'):
     note += f', ties {ties}'
   notes = []
   if method == 'target':
     low, high = permutations.find_mean_range(
-      num, grid=rows, columns=columns, ties=ties, seed=arguments.seed
+      num, grid=rows, columns=columns, ties=ties, seed=arguments.seed or 0
     )
     notes = [f'reachable mean distance with {num}: {low:.3f} to {high:.3f}']
   return made, [note, *notes]
@@ -125,7 +128,7 @@ def run(arguments: argparse.Namespace) -> None:
       )
     from cfn_jax.jigsaw import permutation_table
 
-    terminal.answer(*permutation_table.make_table(arguments.seed).splitlines())
+    terminal.answer(*permutation_table.make_table(arguments.seed or 0).splitlines())
     return
   made, notes = _make(arguments)
   summary = permutations.summarize(made)

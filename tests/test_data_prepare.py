@@ -697,3 +697,8 @@ def test_a_real_tar_is_read(shared_data, tmp_path):
 def test_an_out_that_cannot_be_looked_at_is_refused_in_a_line(photos):
   with pytest.raises(prepare.PrepareError, match='cannot be looked at: File name too long'):
     prepare.prepare(source=str(photos), out='y' * 300)
+
+
+def test_enlarging_to_no_size_is_refused(photos):
+  with pytest.raises(prepare.PrepareError, match='--upsample has no effect with --short-side=0'):
+    prepare.prepare(source=str(photos), out='x', short_side_px=0, upsample=True)

@@ -94,6 +94,8 @@ def test_a_file_is_pruned_and_cut(tmp_path, shared_data):
     (['--table', '--num=10'], 'does not go with --table'),
     (['--input=none.npy'], 'cannot be read'),
     (['--input=none.npy', '--method=max'], 'does not go with --input'),
+    (['--input=none.npy', '--seed=5'], '--seed does not go with --input'),
+    (['--method=mid', '--ties=first'], '--ties does not go with --method=mid'),
     (['--num=10', '--out=FOLDER/none/set.npy'], 'cannot be written'),
     (['--num=10', '--out=FOLDER/set.json'], 'suffix must be'),
     (['--num=10', '--out=FOLDER/set.npy', '--plot=FOLDER/none/plot.png'], 'cannot be written'),

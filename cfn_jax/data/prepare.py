@@ -67,6 +67,8 @@ def prepare(
       f'short side {short_side_px}, quality {quality}, shards {num_shards}, workers {num_workers}: '
       'quality is 1..100, the others are not negative'
     )
+  if upsample and not short_side_px:
+    raise PrepareError('--upsample has no effect with --short-side=0, which leaves sizes alone')
   folder_out = places.local(out)
   _check_out(folder_out)
   opened = prepare_source.open_source(source, labels=labels, synsets=synsets)
