@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from cfn_jax import config_files
+from cfn_jax.data import sources
 from cfn_jax.jigsaw import permutations
 
 KINDS = (
@@ -119,6 +120,9 @@ def _draw_environment(rng: random.Random, places: list[str]) -> dict[str, str | 
 def _draw_main(rng: random.Random, root: pathlib.Path, places: list[str]) -> list[str]:
   name = rng.choice(sorted(SMALL))
   arguments = _small_run(name, root)
+  if rng.random() < 0.2:  # another reader, on what is sound or not
+    source, place = rng.choice(sources.KINDS), rng.choice(places)
+    arguments += [f'--config.data.source={source}', f'--config.data.root={place}']
   faults = [_spoil(rng, name, places) for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))]
   if rng.random() < 0.15:
     faults.append(f'--workdir={rng.choice([*places, *ADDRESSES])}')
