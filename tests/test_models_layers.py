@@ -11,7 +11,7 @@ import pytest
 import scipy.signal
 from jax import lax
 
-from cfn_jax.models import figures, layers
+from cfn_jax.models import convolutions, figures, layers, pooling, response_norm
 
 # Per layer: input channels, features, kernel, padding, groups.
 FULL = {
@@ -99,7 +99,7 @@ def test_convolution_equals_lax_for_other_inputs_than_colours(channels):
   ('form', 'shape', 'kernel_px', 'stride', 'padding'),
   [
     (form, *case)
-    for form in ('_strip_convolution', '_columns_convolution', '_dense_convolution')
+    for form in (convolutions.strip, convolutions.columns, convolutions.dense)
     for case in (
       ((24, 24, 3), 7, 2, 0),
       ((9, 15, 4), 7, 4, 0),  # not square
@@ -114,7 +114,6 @@ def test_convolution_equals_lax_for_other_inputs_than_colours(channels):
   ],
 )
 def test_each_form_equals_lax_in_values_and_gradients(form, shape, kernel_px, stride, padding):
-  form = getattr(layers, form)
   check_values_and_gradients(
     lambda x, kernel: form(x, kernel, stride, padding),
     lambda x, kernel: lax_convolution(x, kernel, stride=stride, padding=padding),
@@ -134,22 +133,42 @@ def test_convolution_equals_scipy():
   settings = {'stride': 2, 'padding': 1}
   close(np.asarray(layers.convolution(x, kernel, groups=2, **settings))[0], expected)
   halves = [
-    layers.reference_convolution(x[..., i : i + 2], kernel[..., o : o + 3], 2, 1)
+    convolutions.reference(x[..., i : i + 2], kernel[..., o : o + 3], 2, 1)
     for i, o in ((0, 0), (2, 3))
   ]
   close(np.concatenate(halves, axis=-1)[0], expected)
 
 
 def test_every_form_is_chosen_for_some_layer():
-  choose = layers._choose_convolution
-  if jax.default_backend() != layers.CPU:
-    assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is layers.reference_convolution
-    return
-  assert choose((2, 64, 64, 3), (11, 11, 3, 96)) is layers._strip_convolution
-  assert choose((2, 64, 64, 27), (11, 11, 27, 96)) is layers._strip_convolution
-  assert choose((2, 13, 13, 48), (5, 5, 48, 128)) is layers.reference_convolution
-  assert choose((2, 6, 6, 256), (3, 3, 256, 384)) is layers._columns_convolution
-  assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is layers._dense_convolution
+  choose = layers.choose_on_cpu
+  assert choose((2, 64, 64, 3), (11, 11, 3, 96)) is convolutions.strip
+  assert choose((2, 64, 64, 27), (11, 11, 27, 96)) is convolutions.strip
+  assert choose((2, 13, 13, 48), (5, 5, 48, 128)) is convolutions.reference
+  assert choose((2, 6, 6, 256), (3, 3, 256, 384)) is convolutions.columns
+  assert choose((2, 2, 2, 256), (3, 3, 256, 384)) is convolutions.dense
+
+
+def test_the_platform_that_a_program_is_for_chooses_its_forms():
+  def layer(x, kernel):
+    maps = layers.convolution(x, kernel, stride=1, padding=0, groups=2)
+    return layers.relu(layers.local_response_norm(layers.max_pool(maps))).sum()
+
+  shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 9, 9, 8), (3, 3, 4, 8))]
+
+  def lower(platform):
+    traced = jax.jit(jax.grad(layer, argnums=(0, 1))).trace(*shapes)
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+  # Operations that one platform's form has and the others' have not.
+  own = {
+    'cpu': ['stablehlo.gather'],  # strips
+    'tpu': ['feature_group_count = 2', 'select_and_scatter', 'stablehlo.reduce_window'],
+    'cuda': ['optimization_barrier'],
+  }
+  for platform in own:
+    text = lower(platform)
+    for other, marks in own.items():
+      assert all((mark in text) == (other == platform) for mark in marks), (platform, other)
 
 
 def test_layer_adds_its_bias_and_keeps_its_parameters_in_float32():
@@ -167,7 +186,7 @@ def test_layer_adds_its_bias_and_keeps_its_parameters_in_float32():
   params = jax.jit(layer.init)(jax.random.key(0), x)['params']
   assert params['kernel'].shape == (3, 3, 3, 8) and params['kernel'].dtype == jnp.float32
   assert params['bias'].shape == (8,) and (params['bias'] == 1).all()
-  apply = jax.jit(lambda params: layer.apply({'params': params}, x))
+  apply = jax.jit(lambda params: layers.add_bias(*layer.apply({'params': params}, x)))
   y, without = apply(params), apply(params | {'bias': jnp.zeros(8)})
   assert y.dtype == jnp.bfloat16
   assert np.allclose(np.asarray(y - without, np.float32), 1, atol=0.02)
@@ -203,17 +222,18 @@ def distinct(seed, *shape):
 
 
 @pytest.mark.parametrize('pad', [0, 1])
-@pytest.mark.parametrize('pool', [layers.max_pool, layers.reference_max_pool])
-def test_max_pool_equals_caffes_loop_in_values_and_gradients(pool, pad):
+@pytest.mark.parametrize('ties', [False, True])
+@pytest.mark.parametrize('form', [pooling.by_place, pooling.reference])
+def test_max_pool_equals_caffes_loop_in_values_and_gradients(form, ties, pad):
   sizes = [(2, 2), (3, 14), (4, 13), (5, 12), (6, 11), (7, 10), (8, 9), (27, 2)]
-  xs = [distinct(size[0], 1, *size, 2) for size in sizes]
+  xs = [distinct(size[0], 1, *size, 2) // (10 if ties else 1) for size in sizes]
   gs = [normal(0, *caffe_pool(x, pad=pad)[0].shape) for x in xs]
 
   @jax.jit
   def run(xs, gs):
     results = []
     for x, g in zip(xs, gs):
-      y, pull = jax.vjp(functools.partial(pool, padding=pad), x)
+      y, pull = jax.vjp(lambda x: form(x, 3, 2, pad), x)
       results.append((y, pull(g)[0]))
     return results
 
@@ -221,6 +241,14 @@ def test_max_pool_equals_caffes_loop_in_values_and_gradients(pool, pad):
     expected, expected_back = caffe_pool(x, g, pad)
     assert y.shape == expected.shape and (y == expected).all()
     assert np.allclose(back, expected_back, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize('form', [pooling.by_place, pooling.reference])
+def test_what_is_not_a_number_passes_through_a_maximum(form):
+  x = distinct(0, 1, 7, 7, 1)
+  x[0, 4, 3] = np.nan  # in windows 1 and 2 of rows, 1 of columns
+  found = np.argwhere(np.isnan(np.asarray(form(x, 3, 2, 0))))
+  assert found.tolist() == [[0, 1, 1, 0], [0, 2, 1, 0]]
 
 
 def test_pooled_sizes_round_up():
@@ -249,13 +277,22 @@ def caffe_lrn(x, window=5, alpha=1e-4, beta=0.75):
   return y
 
 
+CAFFE = (5, 1e-4, 0.75)
+NORM_FORMS = [
+  response_norm.Form(),
+  response_norm.Form(again=True),
+  response_norm.Form(by_band=True),
+]
+
+
+@pytest.mark.parametrize('form', NORM_FORMS, ids=str)
 @pytest.mark.parametrize(
   ('channels', 'arguments'),
-  [(96, ()), (7, ()), (2, ()), (1, ()), (12, (3, 0.3, 0.75)), (12, (5, 0.01, 0.5))],
+  [(96, CAFFE), (7, CAFFE), (2, CAFFE), (1, CAFFE), (12, (3, 0.3, 0.75)), (12, (5, 0.01, 0.5))],
 )
-def test_local_response_norm_equals_caffes_formula_in_float64(channels, arguments):
+def test_local_response_norm_equals_caffes_formula_in_float64(channels, arguments, form):
   x = 100 * normal(0, 2, 3, 3, channels)  # far from 1, so that alpha matters
-  y = layers.local_response_norm(x, *arguments)
+  y = response_norm.normalise(x, *arguments, form)
   expected = caffe_lrn(x, *arguments)
   assert np.allclose(y, expected, rtol=2e-6, atol=0)
   assert np.abs(expected / x - 1).max() > 0.05
@@ -268,8 +305,9 @@ def test_local_response_norm_at_a_value_worked_by_hand():
   assert np.allclose(y[0], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize('arguments', [(5, 1e-4, 0.75), (3, 0.3, 0.75), (5, 0.01, 0.5)])
-def test_gradient_of_local_response_norm_equals_autodiff_of_the_formula(arguments):
+@pytest.mark.parametrize('form', NORM_FORMS, ids=str)
+@pytest.mark.parametrize('arguments', [CAFFE, (3, 0.3, 0.75), (5, 0.01, 0.5)])
+def test_gradient_of_local_response_norm_equals_autodiff_of_the_formula(arguments, form):
   window, alpha, beta = arguments
 
   def plain(x):
@@ -280,15 +318,16 @@ def test_gradient_of_local_response_norm_equals_autodiff_of_the_formula(argument
   x, g = 100 * normal(0, 2, 2, 3, 10), normal(1, 2, 2, 3, 10)
   gradients = [
     jax.jit(lambda x, g, f=f: jax.vjp(f, x)[1](g)[0])(x, g)
-    for f in (lambda x: layers.local_response_norm(x, *arguments), plain)
+    for f in (lambda x: response_norm.normalise(x, *arguments, form), plain)
   ]
   close(np.asarray(gradients[0]), np.asarray(gradients[1]), 5e-6)
 
 
-def test_sums_of_local_response_norm_run_in_float32_for_bfloat16():
+@pytest.mark.parametrize('form', NORM_FORMS, ids=str)
+def test_sums_of_local_response_norm_run_in_float32_for_bfloat16(form):
   # 16 ** 2 + 1 is 256 in bfloat16, whose steps are 2 there: the small channels would vanish.
   x = jnp.array([[1, 1, 16, 1, 1]], jnp.bfloat16)
-  y = layers.local_response_norm(x, 5, 5.0, 0.75)
+  y = response_norm.normalise(x, 5, 5.0, 0.75, form)
   expected = np.array(
     [[v / (1 + s) ** 0.75 for v, s in zip((1, 1, 16, 1, 1), (258, 259, 260, 259, 258))]]
   )
@@ -296,8 +335,26 @@ def test_sums_of_local_response_norm_run_in_float32_for_bfloat16():
   # bfloat16 keeps 8 bits: rounding the result costs at most 1 / 512 of it.
   assert np.abs(np.asarray(y, np.float64) / expected - 1).max() < 1 / 500
 
-  gradient = jax.grad(lambda x: layers.local_response_norm(x, 5, 5.0, 0.75).sum())
+  gradient = jax.grad(lambda x: response_norm.normalise(x, 5, 5.0, 0.75, form).sum())
   wide = gradient(x.astype(jnp.float32))
   narrow = gradient(x)
   assert narrow.dtype == jnp.bfloat16
   assert np.abs(np.asarray(narrow, np.float64) / np.asarray(wide) - 1).max() < 1 / 200
+
+
+def test_gradient_of_a_bias_is_summed_in_float32():
+  # 4,096 gradients of 1 + 1/128: a sum in bfloat16 stands still at 256, where its steps are 2.
+  gradient = jnp.full((4, 32, 32, 1), 1.0078125, jnp.bfloat16)
+  x, bias = jnp.zeros(gradient.shape, jnp.bfloat16), jnp.zeros(1)
+  y, pull = jax.vjp(layers.add_bias, x, bias)
+  assert y.dtype == jnp.bfloat16
+  back, summed = pull(gradient)
+  assert (back == gradient).all() and summed.dtype == jnp.float32
+  assert summed[0] == 4096 * 1.0078125
+
+
+def test_relu_passes_gradients_where_it_lets_values_through():
+  x = jnp.array([-1.0, 0.0, 2.0, jnp.nan])
+  y, pull = jax.vjp(layers.relu, x)
+  assert np.array_equal(y, [0, 0, 2, np.nan], equal_nan=True)
+  assert pull(jnp.full(4, 3.0))[0].tolist() == [0, 0, 3, 0]

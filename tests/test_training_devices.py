@@ -14,14 +14,14 @@ from test_training_step import distance, make_config, make_mesh, make_parts, tra
 
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
-from cfn_jax.models import layers
+from cfn_jax.models import convolutions, layers
 from cfn_jax.training import devices, loop, scoring, settings, stopping
 
 FORMS = {  # conv1's many taps make a long program of columns: that form is for the other layers
-  'strips': layers._strip_convolution,
-  'columns': layers._columns_convolution,
-  'dense': layers._dense_convolution,
-  'lax': layers.reference_convolution,
+  'strips': convolutions.strip,
+  'columns': convolutions.columns,
+  'dense': convolutions.dense,
+  'lax': convolutions.reference,
 }
 
 
@@ -61,12 +61,9 @@ def test_moves_between_devices_are_found_in_a_program_that_has_them():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('form', 'k'), [*((form, 1) for form in FORMS), ('accelerator', 4)])
+@pytest.mark.parametrize(('form', 'k'), [*((form, 1) for form in FORMS), ('lax', 4)])
 def test_eight_devices_share_the_work_and_gather_nothing(form, k, monkeypatch):
-  if form == 'accelerator':
-    monkeypatch.setattr(layers, 'CPU', 'another backend')
-  else:
-    monkeypatch.setattr(layers, '_choose_convolution', choose(form))
+  monkeypatch.setattr(layers, 'choose_on_cpu', choose(form))
   c = make_config(batch_size=256)
   c.model.permutations_per_pass = k
   c.model.dropout = 0.5

@@ -1,9 +1,9 @@
-"""AlexNet's and the CFN's layers: convolution, Caffe's max pooling, local response normalisation.
+"""AlexNet's and the CFN's layers, and which form of each a platform runs.
 
-Everything that depends on the backend is chosen here and nowhere else; each form equals the plain
-`lax` one (`reference_*`) in values and gradients. Layouts are Flax's: images `[B, H, W, C]`,
-kernels `[kh, kw, in / groups, out]`. Caffe rules: `pooling_layer.cpp` (sizes round up, windows are
-clipped to the image) and `lrn_layer.cpp` (alpha is divided by the window).
+Everything that depends on the platform is chosen here and nowhere else, by the platform that a
+program is compiled for, which need not be the one that compiles it. Each form equals the plain one
+of `lax` in values and gradients. Layouts are Flax's: images `[B, H, W, C]`, kernels
+`[kh, kw, in / groups, out]`.
 """
 
 import functools
@@ -12,26 +12,25 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from cfn_jax.models import figures
+from cfn_jax.models import convolutions, figures, pooling, response_norm
 
 Array = jax.Array
+Convolve = Callable[[Array, Array, int, int], Array]
 
-# What each backend runs, and why (times on two cores, forward and backward; docs/performance.md).
+# What each platform runs, and why; docs/performance.md has the measurements.
 #
 # CPU, convolution. Few input channels (conv1): strips of three outputs; 315 ms with the pooling
 #   that follows, against 397 for blocks of 2 x 2 outputs. A map no larger than the kernel: one
 #   dense matrix; 29 ms against 88 for columns. 5 x 5 (conv2): lax, since columns are 25 times the
 #   map; a step of 3.0 s of CPU time against 3.3. 3 x 3: columns and lax are level; columns.
-# CPU, maximum: over strided slices; 22 ms, the gradient of lax.reduce_window 172.
-# Accelerators: their own convolution and pooling are what the hardware is built for; groups are
-#   split by hand everywhere, since `feature_group_count` makes the partitioner gather the whole
-#   batch on every device. Not measured on one yet: docs/performance.md has the command.
-# Everywhere: LRN as shifted sums with its own backward pass; 6 ms, by lax.reduce_window 12.
-CPU = 'cpu'
-STRIP = 3  # outputs of a window; 27 = 9 x 3 are a row of conv1 for a 64-px tile
+# TPU and GPU, convolution: lax. On a GPU groups are split by hand: `feature_group_count` makes the
+#   partitioner gather the whole batch on every device there, and not on a TPU.
+# CPU and GPU, maximum: over strided slices. The gradient of lax.reduce_window is a scatter: on a
+#   CPU 172 ms instead of 22, on a GPU with atomic additions. A TPU has an operation for it.
+# LRN: shifted sums; on a CPU 6 ms, by lax.reduce_window 12. A TPU shifts channels slowly and
+#   multiplies fast. A GPU waits for memory, and computes the scale again rather than keep it.
 
 
 def convolution(x: Array, kernel: Array, *, stride: int, padding: int, groups: int) -> Array:
@@ -39,17 +38,38 @@ def convolution(x: Array, kernel: Array, *, stride: int, padding: int, groups: i
 
   Zero padding on all four sides; sizes round down, as Caffe's convolution does.
   """
-  inputs = jnp.split(x, groups, axis=-1)
-  kernels = jnp.split(kernel, groups, axis=-1)
-  form = _choose_convolution(x.shape, kernels[0].shape)
-  outputs = [form(x, kernel, stride, padding) for x, kernel in zip(inputs, kernels)]
-  return outputs[0] if groups == 1 else jnp.concatenate(outputs, axis=-1)
+
+  def whole(x: Array, kernel: Array) -> Array:
+    return convolutions.reference(x, kernel, stride, padding, groups)
+
+  def split(form: Convolve, x: Array, kernel: Array) -> Array:
+    parts = zip(jnp.split(x, groups, axis=-1), jnp.split(kernel, groups, axis=-1))
+    outputs = [form(x, kernel, stride, padding) for x, kernel in parts]
+    return outputs[0] if groups == 1 else jnp.concatenate(outputs, axis=-1)
+
+  return _by_platform(
+    x,
+    kernel,
+    cpu=functools.partial(split, choose_on_cpu(x.shape, kernel.shape)),
+    tpu=whole,
+    gpu=functools.partial(split, convolutions.reference),
+  )
+
+
+def choose_on_cpu(shape: tuple[int, ...], kernel: tuple[int, ...]) -> Convolve:
+  """Chooses the CPU's form of a convolution, by the shapes of images and kernel."""
+  if shape[1] * shape[2] <= kernel[0] * kernel[1]:
+    return convolutions.dense
+  if kernel[2] < 32:
+    return convolutions.strip
+  return convolutions.reference if kernel[0] > 3 else convolutions.columns
 
 
 def max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) -> Array:
   """Takes Caffe's maximum over windows: `[B, H, W, C]` to `[B, oh, ow, C]`, sizes rounded up.
 
-  `padding` is on all four sides; windows are clipped to the map, so it adds no value.
+  `padding` is on all four sides; windows are clipped to the map, so it adds no value. A window's
+  gradient goes to its first maximum in reading order.
 
   Raises:
     ValueError: the map is too small for the window.
@@ -59,179 +79,87 @@ def max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) ->
       raise ValueError(
         f'a map of {x.shape[1]} x {x.shape[2]} is too small for a {window} x {window} maximum'
       )
-  if jax.default_backend() == CPU:
-    return _pool_axis(_pool_axis(x, 2, window, stride, padding), 1, window, stride, padding)
-  return reference_max_pool(x, window=window, stride=stride, padding=padding)
+
+  def by_place(x: Array) -> Array:
+    return pooling.by_place(x, window, stride, padding)
+
+  def whole(x: Array) -> Array:
+    return pooling.reference(x, window, stride, padding)
+
+  return _by_platform(x, cpu=by_place, tpu=whole, gpu=by_place)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def local_response_norm(
-  x: Array, window: int = 5, alpha: float = 1e-4, beta: float = 0.75
+  x: Array, *, window: int = 5, alpha: float = 1e-4, beta: float = 0.75
 ) -> Array:
   """Divides each value by (1 + alpha / window * sum of squares over `window` channels) ** beta.
 
   `x` is `[..., C]`; the sum is zero padded and runs in float32 whatever the type of `x`.
   """
-  return _normalise(x, window, alpha, beta)[0]
 
+  def run(form: response_norm.Form, x: Array) -> Array:
+    return response_norm.normalise(x, window, alpha, beta, form)
 
-def _normalise(x: Array, window: int, alpha: float, beta: float) -> tuple[Array, Array]:
-  scale = 1 + alpha / window * _channel_sum(jnp.square(x.astype(jnp.float32)), window)
-  return (x * _negative_power(scale, beta)).astype(x.dtype), scale
-
-
-def _normalise_backward(
-  window: int, alpha: float, beta: float, saved: tuple[Array, Array], gradient: Array
-) -> tuple[Array]:
-  x, scale = saved
-  wide, gradient32 = x.astype(jnp.float32), gradient.astype(jnp.float32)
-  power = _negative_power(scale, beta)
-  shared = _channel_sum(gradient32 * wide * power / scale, window)
-  return ((gradient32 * power - 2 * alpha * beta / window * wide * shared).astype(x.dtype),)
-
-
-def _normalise_forward(
-  x: Array, window: int, alpha: float, beta: float
-) -> tuple[Array, tuple[Array, Array]]:
-  y, scale = _normalise(x, window, alpha, beta)
-  return y, (x, scale)
-
-
-local_response_norm.defvjp(_normalise_forward, _normalise_backward)
-
-
-def _negative_power(scale: Array, beta: float) -> Array:
-  if beta == 0.75:  # two square roots are several times faster than a power
-    root = lax.rsqrt(scale)
-    return root * jnp.sqrt(root)
-  return scale**-beta
-
-
-def _channel_sum(x: Array, window: int) -> Array:
-  """Sums `[..., C]` over `window` neighbouring channels, zero padded."""
-  channels, half = x.shape[-1], window // 2
-  padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, window - 1 - half)])
-  return functools.reduce(
-    jnp.add, [lax.slice_in_dim(padded, i, i + channels, axis=-1) for i in range(window)]
+  return _by_platform(
+    x,
+    cpu=functools.partial(run, response_norm.Form()),
+    tpu=functools.partial(run, response_norm.Form(by_band=True)),
+    gpu=functools.partial(run, response_norm.Form(again=True)),
   )
 
 
-def _pool_axis(x: Array, axis: int, window: int, stride: int, padding: int) -> Array:
-  """Takes the maximum along one axis: a maximum over `window` strided slices."""
-  out = figures.pooled_size(x.shape[axis], window=window, stride=stride, padding=padding)
-  last = (out - 1) * stride + 1
-  pads = [(0, 0)] * x.ndim
-  pads[axis] = (padding, max(0, last - 1 + window - x.shape[axis] - padding))
-  padded = jnp.pad(x, pads, constant_values=-jnp.inf)
-  return functools.reduce(
-    jnp.maximum,
-    [lax.slice_in_dim(padded, i, i + last, stride, axis) for i in range(window)],
-  )
+@jax.custom_vjp
+def relu(x: Array) -> Array:
+  """Cuts off at zero; the backward pass needs the result alone."""
+  return _cut(x)[0]
 
 
-def reference_max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) -> Array:
-  """Pools with `lax.reduce_window`, padded further on the right so that sizes round up."""
-  pads = [(0, 0), (0, 0), (0, 0), (0, 0)]
-  for axis in (1, 2):
-    out = figures.pooled_size(x.shape[axis], window=window, stride=stride, padding=padding)
-    pads[axis] = (padding, max(0, (out - 1) * stride + window - x.shape[axis] - padding))
-  window_shape, strides = (1, window, window, 1), (1, stride, stride, 1)
-  return lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, window_shape, strides, pads)
+def _cut(x: Array) -> tuple[Array, Array]:
+  def alone(x: Array) -> Array:  # without the barrier both sides of the cut would be kept
+    return lax.optimization_barrier(nn.relu(x))
+
+  y = _by_platform(x, cpu=nn.relu, tpu=nn.relu, gpu=alone)
+  return y, y
 
 
-def reference_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Convolves with `lax.conv_general_dilated` (one group)."""
-  pads = [(padding, padding)] * 2
-  dimensions = ('NHWC', 'HWIO', 'NHWC')
-  return lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=dimensions)
+def _pass_positive(y: Array, gradient: Array) -> tuple[Array]:
+  return (jnp.where(y > 0, gradient, 0),)
 
 
-def _columns_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Concatenates the shifted maps of all taps into columns, then one matmul."""
-  kh, kw, _, out = kernel.shape
-  x = jnp.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
-  oh, ow = (x.shape[1] - kh) // stride + 1, (x.shape[2] - kw) // stride + 1
-  limit_y, limit_x = (oh - 1) * stride + 1, (ow - 1) * stride + 1
-  taps = [
-    x[:, i : i + limit_y : stride, j : j + limit_x : stride] for i in range(kh) for j in range(kw)
-  ]
-  columns = jnp.concatenate(taps, axis=-1)  # [B, oh, ow, kh * kw * in]
-  return columns @ kernel.reshape(-1, out)
+relu.defvjp(_cut, _pass_positive)
 
 
-def _strip_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Computes `STRIP` neighbouring outputs of a row from one common window, then one matmul.
-
-  The columns are less than half as large as with a window for each output (11 x 15 values for three
-  instead of three times 11 x 11 for conv1), for 1.4 times the arithmetic: with few channels, memory
-  is the limit.
-  """
-  kh, kw, channels, out = kernel.shape
-  x = jnp.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
-  batch, height, width, _ = x.shape
-  oh, ow = (height - kh) // stride + 1, (width - kw) // stride + 1
-  strips, step = -(-ow // STRIP), STRIP * stride
-  window = kw + step - stride
-  missing = max(0, (strips - 1) * step + window - width)
-  x = jnp.pad(x, [(0, 0), (0, 0), (0, missing), (0, 0)])
-  rows = x.reshape(batch, height, -1)  # a window's row is one contiguous run
-  corners = np.stack(
-    np.meshgrid(np.arange(oh) * stride, np.arange(strips) * step * channels, indexing='ij'), axis=-1
-  )  # [oh, ow / STRIP, 2]
-  columns = lax.gather(
-    rows,
-    jnp.asarray(corners.reshape(-1, 2)),
-    lax.GatherDimensionNumbers(
-      offset_dims=(0, 2, 3), collapsed_slice_dims=(), start_index_map=(1, 2)
-    ),
-    (batch, kh, window * channels),
-    mode='promise_in_bounds',
-  ).reshape(batch, oh, strips, -1)  # [B, oh, ow / STRIP, kh * window * in]
-  shifted = [
-    jnp.pad(kernel, [(0, 0), (i * stride, step - stride - i * stride), (0, 0), (0, 0)])
-    for i in range(STRIP)
-  ]
-  matrix = jnp.stack(shifted, axis=3).reshape(columns.shape[-1], STRIP * out)
-  y = (columns @ matrix).reshape(batch, oh, strips * STRIP, out)
-  return y[:, :, :ow]
+@jax.custom_vjp
+def add_bias(x: Array, bias: Array) -> Array:
+  """Adds a bias `[C]` to `[..., C]` in the type of `x`; its gradient is summed in float32."""
+  return x + bias.astype(x.dtype)
 
 
-def _dense_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Writes the kernel as one matrix from every input to every output position.
-
-  On a map with no more positions than the kernel has taps, most taps meet only padding: the matrix
-  holds just the others.
-  """
-  kh, kw, channels, out = kernel.shape
-  batch, height, width, _ = x.shape
-  oh, ow = (height + 2 * padding - kh) // stride + 1, (width + 2 * padding - kw) // stride + 1
-  tap_y = np.arange(height)[:, None] + padding - stride * np.arange(oh)  # [H, oh]
-  tap_x = np.arange(width)[:, None] + padding - stride * np.arange(ow)  # [W, ow]
-  tap_y, tap_x = tap_y[:, None, :, None], tap_x[None, :, None, :]
-  valid = (tap_y >= 0) & (tap_y < kh) & (tap_x >= 0) & (tap_x < kw)  # [H, W, oh, ow]
-  index = np.where(valid, tap_y * kw + tap_x, kh * kw)
-  taps = jnp.concatenate(
-    [kernel.reshape(kh * kw, channels, out), jnp.zeros((1, channels, out), kernel.dtype)]
-  )
-  matrix = taps[index].transpose(0, 1, 4, 2, 3, 5)  # [H, W, in, oh, ow, out]
-  matrix = matrix.reshape(height * width * channels, oh * ow * out)
-  return (x.reshape(batch, -1) @ matrix).reshape(batch, oh, ow, out)
+def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, None]:
+  return add_bias(x, bias), None
 
 
-def _choose_convolution(
-  shape: tuple[int, ...], kernel: tuple[int, ...]
-) -> Callable[[Array, Array, int, int], Array]:
-  if jax.default_backend() != CPU:
-    return reference_convolution
-  if shape[1] * shape[2] <= kernel[0] * kernel[1]:
-    return _dense_convolution
-  if kernel[2] < 32:
-    return _strip_convolution
-  return reference_convolution if kernel[0] > 3 else _columns_convolution
+def _add_bias_backward(_: None, gradient: Array) -> tuple[Array, Array]:
+  axes = tuple(range(gradient.ndim - 1))
+  return gradient, jnp.sum(gradient, axes, dtype=jnp.float32)
+
+
+add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+
+
+def _by_platform(
+  *operands: Array,
+  cpu: Callable[..., Array],
+  tpu: Callable[..., Array],
+  gpu: Callable[..., Array],
+) -> Array:
+  """Runs the form of the platform that the program is compiled for; others run the GPU's."""
+  y: Array = lax.platform_dependent(*operands, cpu=cpu, tpu=tpu, default=gpu)
+  return y
 
 
 class Convolution(nn.Module):
-  """A convolution with bias. Parameters: `kernel` `[k, k, in / groups, features]`, `bias`."""
+  """A convolution. Parameters: `kernel` `[k, k, in / groups, features]`, `bias`."""
 
   features: int
   kernel_px: int
@@ -243,11 +171,27 @@ class Convolution(nn.Module):
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
-  def __call__(self, x: Array) -> Array:
+  def __call__(self, x: Array) -> tuple[Array, Array]:
+    """Returns the maps `[B, oh, ow, features]` without their bias, and the bias, float32."""
     shape = (self.kernel_px, self.kernel_px, x.shape[-1] // self.groups, self.features)
     kernel = self.param('kernel', self.kernel_init, shape).astype(self.dtype)
-    bias = self.param('bias', self.bias_init, (self.features,)).astype(self.dtype)
-    y = convolution(
+    bias = self.param('bias', self.bias_init, (self.features,))
+    maps = convolution(
       x.astype(self.dtype), kernel, stride=self.stride, padding=self.padding, groups=self.groups
     )
-    return y + bias
+    return maps, bias
+
+
+class Dense(nn.Module):
+  """A fully connected layer. Parameters: `kernel` `[in, features]`, `bias`."""
+
+  features: int
+  kernel_init: nn.initializers.Initializer
+  bias_init: nn.initializers.Initializer
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    kernel = self.param('kernel', self.kernel_init, (x.shape[-1], self.features))
+    bias = self.param('bias', self.bias_init, (self.features,))
+    return add_bias(x.astype(self.dtype) @ kernel.astype(self.dtype), bias)

@@ -70,19 +70,19 @@ class Trunk(nn.Module):
     stages: dict[str, Array] = {}
     x = images
     for stage, convolution in ((1, self.conv1), (2, self.conv2)):
-      maps = convolution(x)
-      stages[f'conv{stage}'] = nn.relu(maps)
+      maps, bias = convolution(x)
+      stages[f'conv{stage}'] = layers.relu(layers.add_bias(maps, bias))
       if self.order == 'caffenet':
-        x = stages[f'pool{stage}'] = _pool_relu(maps, self.pool_padding)
+        x = stages[f'pool{stage}'] = _pool(maps, bias, self.pool_padding)
         x = stages[f'norm{stage}'] = layers.local_response_norm(x)
       else:
         x = stages[f'norm{stage}'] = layers.local_response_norm(stages[f'conv{stage}'])
         x = stages[f'pool{stage}'] = layers.max_pool(x, padding=self.pool_padding)
     for name in ('conv3', 'conv4'):
-      x = stages[name] = nn.relu(getattr(self, name)(x))
-    maps = self.conv5(x)
-    stages['conv5'] = nn.relu(maps)
-    stages['pool5'] = _pool_relu(maps, 0)
+      x = stages[name] = nn.relu(layers.add_bias(*getattr(self, name)(x)))
+    maps, bias = self.conv5(x)
+    stages['conv5'] = layers.relu(layers.add_bias(maps, bias))
+    stages['pool5'] = _pool(maps, bias, 0)
     return stages
 
   def describe(self) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class Trunk(nn.Module):
     return figures.Initial(self.init_name, self.order)
 
 
-def dense(trunk: Trunk, layer: str, features: int, dtype: Any = None) -> nn.Dense:
+def dense(trunk: Trunk, layer: str, features: int, dtype: Any = None) -> layers.Dense:
   """Builds a fully connected layer of a head, which starts as the layers of its trunk do."""
-  return nn.Dense(
+  return layers.Dense(
     features,
     dtype=trunk.dtype if dtype is None else dtype,
     kernel_init=_kernel_init(trunk.initial, layer),
@@ -112,6 +112,6 @@ def _kernel_init(initial: figures.Initial, layer: str) -> nn.initializers.Initia
   return draw
 
 
-def _pool_relu(maps: Array, padding: int) -> Array:
-  """Pools, then cuts off at zero: the same as the other way round, on a quarter of the values."""
-  return nn.relu(layers.max_pool(maps, padding=padding))
+def _pool(maps: Array, bias: Array, padding: int) -> Array:
+  """Pools, then adds the bias and cuts off at zero: both commute with a maximum."""
+  return layers.relu(layers.add_bias(layers.max_pool(maps, padding=padding), bias))

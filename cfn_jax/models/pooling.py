@@ -1,0 +1,81 @@
+"""Forms of Caffe's max pooling: sizes round up, windows are clipped to the map.
+
+Maps `[B, H, W, C]` to `[B, oh, ow, C]`. `padding` is on all four sides and adds no value. The
+gradient of a window goes to its first maximum in reading order. layers.py chooses.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from cfn_jax.models import figures
+
+Array = jax.Array
+
+
+def reference(x: Array, window: int, stride: int, padding: int) -> Array:
+  """Pools with `lax.reduce_window`."""
+  window_shape, strides = (1, window, window, 1), (1, stride, stride, 1)
+  pads = _pad(x.shape, window, stride, padding)
+  return lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, window_shape, strides, pads)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def by_place(x: Array, window: int, stride: int, padding: int) -> Array:
+  """Takes the maximum over strided slices, and keeps its place in the window, a byte."""
+  return _find(x, window, stride, padding)[0]
+
+
+def _find(
+  x: Array, window: int, stride: int, padding: int
+) -> tuple[Array, tuple[Array, tuple[int, ...]]]:
+  """Returns the maxima; their places, uint8, and the shape of `x`."""
+  padded = jnp.pad(x, _pad(x.shape, window, stride, padding), constant_values=-jnp.inf)
+  height, width = ((side - window) // stride + 1 for side in padded.shape[1:3])
+
+  def read(row: int, column: int) -> Array:
+    return padded[:, row::stride, column::stride][:, :height, :width]
+
+  best = read(0, 0)
+  place = jnp.zeros(best.shape, jnp.uint8)
+  for number, (row, column) in enumerate(itertools.product(range(window), repeat=2)):
+    value = read(row, column)
+    place = jnp.where(value > best, jnp.uint8(number), place)
+    best = jnp.maximum(best, value)
+  return best, (place, x.shape)
+
+
+def _spread(
+  window: int,
+  stride: int,
+  padding: int,
+  saved: tuple[Array, tuple[int, ...]],
+  gradient: Array,
+) -> tuple[Array]:
+  """Sends each gradient to the place of its maximum."""
+  place, shape = saved
+  reached = []
+  for number, taps in enumerate(itertools.product(range(window), repeat=2)):
+    pads = [(0, 0, 0)]
+    for size, out, tap in zip(shape[1:3], gradient.shape[1:3], taps):
+      low = tap - padding
+      pads.append((low, size - low - (out - 1) * stride - 1, stride - 1))
+    chosen = jnp.where(place == number, gradient, 0)
+    reached.append(lax.pad(chosen, jnp.zeros((), gradient.dtype), [*pads, (0, 0, 0)]))
+  return (functools.reduce(jnp.add, reached),)
+
+
+by_place.defvjp(_find, _spread)
+
+
+def _pad(shape: tuple[int, ...], window: int, stride: int, padding: int) -> list[tuple[int, int]]:
+  """Returns the pads of each axis: further on the right, so that sizes round up."""
+  pads = []
+  for size in shape[1:3]:
+    out = figures.pooled_size(size, window=window, stride=stride, padding=padding)
+    pads.append((padding, max(0, (out - 1) * stride + window - size - padding)))
+  return [(0, 0), *pads, (0, 0)]
