@@ -42,6 +42,11 @@ setup(
     'cuda12': ['jax[cuda12]>=0.10,<0.11'],
     'cuda13': ['jax[cuda13]>=0.10,<0.11'],
     'tpu': ['jax[tpu]>=0.10,<0.11'],
+    # Compilers for accelerators that are not here (`benchmark compile`), without their libraries.
+    'compile': [
+      'jax[cuda12-local,tpu]>=0.10,<0.11',
+      'nvidia-cuda-nvcc-cu12>=12.6.85,<13',
+    ],
     'torch': ['torch>=2.13,<2.14'],
     'svm': ['scikit-learn>=1.6,<1.10'],
     'demo': PHOTOGRAPHS,

@@ -1,4 +1,4 @@
-"""Command line: measures one part of the project and prints one line of JSON.
+"""Command line: measures one part of the project and prints a line of JSON.
 
 `python -m cfn_jax.benchmark PART --help` lists the options of a part. What is measured stands in
 `cfn_jax/timing/`, one module for each part, imported only when that part is asked for.
@@ -16,6 +16,7 @@ PARTS = {
   'permutations': 'cfn_jax.timing.permutations',
   'input': 'cfn_jax.timing.input',
   'step': 'cfn_jax.timing.step',
+  'compile': 'cfn_jax.timing.compile',
 }
 
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = module.run(arguments)
   except (ValueError, OSError, RuntimeError) as error:
     return terminal.say_error(*terminal.describe(error))
-  terminal.answer(json.dumps(result))
+  terminal.answer(*map(json.dumps, result if isinstance(result, list) else [result]))
   return 0
 
 

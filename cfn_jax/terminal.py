@@ -84,24 +84,26 @@ def show_table(
   sections: Sequence[Sequence[tuple[str, Sequence[str]]]],
   *,
   caption: str = '',
+  file: TextIO | None = None,
 ) -> None:
-  """Prints a table on stdout: a label and its values in each row.
+  """Prints a table, on stdout by default: a label and its values in each row.
 
   Args:
     sections: groups of rows, parted by a line.
   """
+  file = file or sys.stdout
   table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
   table.add_column(overflow='fold')
   for column in columns:
-    table.add_column(_text(column, sys.stdout), justify='right', overflow='fold')
+    table.add_column(_text(column, file), justify='right', overflow='fold')
   for rows in sections:
     for label, values in rows:
-      table.add_row(_text(label, sys.stdout), *(_text(value, sys.stdout) for value in values))
+      table.add_row(_text(label, file), *(_text(value, file) for value in values))
     table.add_section()
-  answer(title)
-  _print(table, sys.stdout)
+  say(title, file=file)
+  _print(table, file)
   if caption:
-    answer(caption)
+    say(caption, file=file)
 
 
 def describe(error: Exception) -> list[str]:

@@ -30,7 +30,7 @@ ROOMS = {
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},
   'transfer': {'models', 'training/digests', 'transfer'},
-  'timing': {'training', 'data', 'models', 'jigsaw', 'command', 'environment'},
+  'timing': {'training', 'data', 'models', 'jigsaw', 'evaluation', 'command', 'environment'},
   'evaluation/scores': set(),
   'evaluation/tables': set(),
   'evaluation/pooling': set(),

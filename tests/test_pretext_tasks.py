@@ -15,7 +15,7 @@ from cfn_jax.evaluation import features, solvers, trunks
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import alexnet
-from cfn_jax.timing import step as timing
+from cfn_jax.timing import steps
 from cfn_jax.training import checkpoint
 from cfn_jax.transfer import export, files
 
@@ -55,12 +55,12 @@ def trained(request, tmp_path_factory):
   ('name', 'count'), [('relative_position', 7_745_416), ('rotation', 56_884_612)]
 )
 def test_networks_have_the_parameters_that_were_counted_elsewhere(name, count):
-  pretext = timing.make_pretext(command.load_config(name))
+  pretext = steps.make_pretext(command.load_config(name))
   assert alexnet.count_parameters(pretext.shapes()) == count
 
 
 def test_the_sources_tiles_lie_where_its_figures_say():
-  geometry = timing.make_pretext(command.load_config('relative_position:doersch')).visits.geometry
+  geometry = steps.make_pretext(command.load_config('relative_position:doersch')).visits.geometry
   assert (geometry.tile_px, geometry.pitch_px) == (96, 144)
   assert (geometry.cell_px - geometry.tile_px) / 2 == 7  # jitter either way
   assert geometry.pitch_px - geometry.tile_px == 48  # the gap on average

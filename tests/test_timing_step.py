@@ -8,6 +8,7 @@ from conftest import REPOSITORY
 
 from cfn_jax import benchmark, command
 from cfn_jax.timing import step as timing_step
+from cfn_jax.timing import steps
 
 # The tiny network, smaller still, in a file of its own: the command line takes no other fields.
 SMALL = """
@@ -66,7 +67,7 @@ def count(puzzles):
   config = command.load_config(f'{REPOSITORY}/configs/cfn.py')
   with config.unlocked():
     config.model.permutations_per_pass = puzzles
-  return timing_step.count_flops(timing_step.make_pretext(config))
+  return steps.count_flops(steps.make_pretext(config))
 
 
 @pytest.fixture(scope='module')

@@ -34,11 +34,26 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     ValueError: what is wrong, where, and what would be right.
   """
   fields.check_numbers(config, labelled.LIMITS)
-  view, test, model = config.views, config.test, config.model
+  view, name = config.views, config.model.name
   if view.crop not in CROPS:
     raise ValueError(f"views.crop = '{view.crop}' is unknown: one of {', '.join(CROPS)}")
   least = view.view_px if view.crop == 'whole' else view.resize_px
   data = labelled.open_labelled(config, several=False, min_side_px=least)
+  return runs.Plan(
+    runs=[make_run(config, data)],
+    origins={},
+    show=lambda figures: show(figures[name], name, config.test.draws),
+    published=PAPER,
+  )
+
+
+def make_run(config: ml_collections.ConfigDict, data: labelled.Labelled) -> runs.Run:
+  """Builds the run of the network that the config names.
+
+  Raises:
+    ValueError: several views that would all be alike; see `make_classifier`.
+  """
+  view, test, model = config.views, config.test, config.model
   made = make_classifier(config, data.class_names)
   made.check()
   views_of = views.MakeViews(view.crop, view.view_px, view.resize_px, view.resize, view.mirror)
@@ -64,18 +79,12 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     run=model.name,
   )
   detailed = testing.make_report(made, detailed=True)
-  run = runs.Run(
+  return runs.Run(
     model.name,
     task,
     evaluate(quick, report=detailed),
     {'test images shown': data.shown(config.data.val_max_images)},
     also={'several_views': evaluate(several, report=detailed)} if test.draws > 1 else {},
-  )
-  return runs.Plan(
-    runs=[run],
-    origins={},
-    show=lambda figures: show(figures[model.name], model.name, test.draws),
-    published=PAPER,
   )
 
 

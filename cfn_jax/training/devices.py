@@ -4,7 +4,7 @@ import collections
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -110,8 +110,29 @@ def make_mesh(count: int = 0) -> Mesh:
     raise BatchError(f'num_devices = {count}, but there are {found}: at most {found}, 0 for all')
   if count not in (0, found) and jax.process_count() > 1:
     raise BatchError(f'num_devices = {count}: several hosts use all their {found} devices')
-  chosen = jax.devices()[: count or found]
+  return make_mesh_of(jax.devices()[: count or found])
+
+
+def make_mesh_of(chosen: Sequence[jax.Device]) -> Mesh:
+  """Makes a mesh of devices, which need not be here."""
   return jax.make_mesh((len(chosen),), ('data',), axis_types=(AxisType.Auto,), devices=chosen)
+
+
+def whole(mesh: Mesh) -> NamedSharding:
+  """Where the state lies: all of it on each device."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def split(mesh: Mesh) -> NamedSharding:
+  """Where a batch lies: its rows shared by the devices."""
+  return NamedSharding(mesh, PartitionSpec('data'))
+
+
+def describe(tree: Any, sharding: NamedSharding) -> Any:
+  """Returns arrays as shapes that lie somewhere, to compile for."""
+  return jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding), tree
+  )
 
 
 def set_precision(name: str) -> None:
@@ -141,7 +162,7 @@ def check_batch(batch_size: int, mesh: Mesh, *, field: str, parts: int = 1) -> N
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
   """Puts a copy of every array on every device."""
-  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+  return jax.device_put(tree, whole(mesh))
 
 
 class InFlight:
@@ -160,9 +181,8 @@ class InFlight:
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
   """Splits this host's rows of a batch over its devices."""
-  sharding = NamedSharding(mesh, PartitionSpec('data'))
   return {
-    name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
+    name: jax.make_array_from_process_local_data(split(mesh), rows) for name, rows in batch.items()
   }
 
 

@@ -65,6 +65,12 @@ def start(
   task: tasks.Task, config: ml_collections.ConfigDict, mesh: Mesh
 ) -> tuple[states.State, Any]:
   """Builds the state of step 0 on the devices, and the step, compiled when it is first called."""
+  state, step = make_step(task, config)
+  return devices.replicate(state, mesh), step
+
+
+def make_step(task: tasks.Task, config: ml_collections.ConfigDict) -> tuple[states.State, Any]:
+  """Builds the state of step 0 on the host, and the step, to be compiled."""
   params = task.init(config.seed)
   schedule = make_schedule(config)
   sgd = optimizer.sgd(
@@ -78,7 +84,7 @@ def start(
     order=config.solver,
   )
   averaged = config.ema_decay > 0
-  state = devices.replicate(states.init_state(task, sgd, params, averaged=averaged), mesh)
+  state = states.init_state(task, sgd, params, averaged=averaged)
   step = states.make_step(
     task,
     sgd,

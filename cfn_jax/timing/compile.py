@@ -1,0 +1,171 @@
+"""Compiles the training step for machines that are not here, and says what became of it.
+
+Does it fit, does it scale, what is slow: before anything is rented. Prints a line of JSON for each
+target, of one step on one device: memory, collectives, arithmetic of products and convolutions,
+bytes that operations read and write, scatters, on a TPU the compiler's estimate of cycles; and the
+least seconds that arithmetic and memory allow. The figures are the compiler's, not times. Needs the
+extra `.[compile]`.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
+import jax
+
+from cfn_jax import terminal
+from cfn_jax.evaluation import tables
+from cfn_jax.timing import hardware, steps
+
+EXTRA = "pip install -e '.[compile]'"
+COLUMNS = {  # of the table of several targets: the figure, and its unit
+  'fits': ('fits', 1),
+  'arguments, MB': ('argument_bytes', 1e6),
+  'temporaries, MB': ('temporary_bytes', 1e6),
+  'GFLOP': ('flops', 1e9),
+  'moved, GB': ('bytes_moved', 1e9),
+  'scatters': ('scatters', 1),
+  'M cycles': ('estimated_cycles', 1e6),
+}
+LIMITS = {'top': (0, 1000)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the options of this part."""
+  add = parser.add_argument
+  add(
+    '--target',
+    required=True,
+    help=f'one, or several with commas between: {", ".join(hardware.TARGETS)}',
+  )
+  steps.add_arguments(parser)
+  add('--top', type=int, default=0, help='print the costliest operations, that many')
+  add('--dump', action='place', default='', metavar='FILE', help='write the compiled program')
+
+
+def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+  """Compiles for each target in a process of its own; returns the figures of the JSON lines.
+
+  Raises:
+    ValueError: options that no step can have, a compiler that is missing, a step that does not fit.
+  """
+  jax.config.update('jax_platforms', 'cpu')  # no other device is asked for here
+  targets = arguments.target.split(',')
+  machines = [hardware.find_machine(target) for target in targets]
+  steps.check_numbers(arguments, LIMITS)
+  steps.make(steps.read_config(arguments))  # what is wrong in it is said before any compilation
+  if arguments.dump and len(targets) > 1:
+    raise ValueError(f'--dump={arguments.dump}: one target; --target names {len(targets)}')
+  for platform in sorted({machine.platform for machine in machines}):
+    check_compiler(platform)
+  found = []
+  for target in targets:
+    figures, top = compile_for(arguments, target)
+    if note := figures.pop('note'):
+      terminal.say(f'{target}: {note}')
+    if top:
+      show_top(target, top)
+    found.append(figures)
+  if len(found) > 1:
+    show_targets(found)
+  return found
+
+
+def check_compiler(platform: str) -> None:
+  """Raises ValueError where the compiler of a platform is missing, or made for another JAX."""
+  package = 'libtpu' if platform == 'tpu' else 'jax-cuda12-plugin'
+  wanted = jax.__version__
+  if platform == 'tpu':
+    pinned = re.compile(r'libtpu==([\d.]+)\.\*')
+    required = (pinned.match(line) for line in importlib.metadata.requires('jax') or [])
+    wanted = next((match[1] for match in required if match), '')
+  try:
+    version = importlib.metadata.version(package)
+    if platform == 'cuda':
+      importlib.metadata.version('nvidia-cuda-nvcc-cu12')
+  except importlib.metadata.PackageNotFoundError as error:
+    raise ValueError(f'the compiler is not installed ({error.name}): {EXTRA} brings it') from None
+  if not version.startswith(wanted):
+    raise ValueError(
+      f'{package} {version} is not made for jax {jax.__version__}, which needs {wanted}: {EXTRA} '
+      'brings it'
+    )
+
+
+def make_environment() -> dict[str, str]:
+  """Returns the environment of a compilation: on the CPU, asking no network and no driver."""
+  flags = os.environ.get('XLA_FLAGS', '').split()
+  nvidia = importlib.util.find_spec('nvidia')
+  for folder in (nvidia and nvidia.submodule_search_locations) or ():
+    if (tools := pathlib.Path(folder) / 'cuda_nvcc').is_dir():
+      flags += [f'--xla_gpu_cuda_data_dir={tools}', '--xla_gpu_autotune_level=0']
+  return {
+    **os.environ,
+    'JAX_PLATFORMS': 'cpu',
+    'XLA_FLAGS': ' '.join(flags),
+    'TPU_SKIP_MDS_QUERY': '1',
+    'TPU_WORKER_HOSTNAMES': 'localhost',
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # it holds no device; others may compile beside it
+  }
+
+
+def compile_for(
+  arguments: argparse.Namespace, target: str
+) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+  """Compiles for one target; returns its figures and its costliest operations.
+
+  Raises:
+    ValueError: it cannot be done; why.
+  """
+  request = json.dumps({'target': target, 'options': vars(arguments)})
+  done = subprocess.run(
+    [sys.executable, '-m', 'cfn_jax.timing.ahead'],
+    input=request + '\n',
+    capture_output=True,
+    text=True,
+    env=make_environment(),
+  )
+  lines = done.stdout.splitlines()
+  if done.returncode or not lines:
+    last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), '')
+    killed = 'it was killed, as where memory runs out: a compilation takes some 3 GB'
+    why = killed if done.returncode == -9 else last[:300] or f'exit code {done.returncode}'
+    raise ValueError(f'{target}: the compiler failed: {why}')
+  answer = json.loads(lines[-1])
+  if 'error' in answer:
+    raise ValueError(*answer['error'])
+  return answer['figures'], answer['top']
+
+
+def show_top(target: str, top: list[tuple[Any, ...]]) -> None:
+  """Prints the costliest operations of a step on stderr."""
+  rows = []
+  for cycles, moved, flops, kind, name, source in top:
+    cost = f'{cycles / 1e6:.2f} M cycles' if cycles else f'{moved / 1e6:,.1f} MB'
+    rows.append((cost, [f'{moved / 1e6:,.1f}', f'{flops / 1e9:,.1f}', kind, name, source]))
+  title = f'{target}: the costliest operations'
+  columns = ['MB', 'GFLOP', 'kind', 'name', 'source']
+  terminal.show_table(title, columns, [rows], file=sys.stderr)
+
+
+def show_targets(found: list[dict[str, Any]]) -> None:
+  """Prints a row for each target on stderr."""
+  rows = []
+  for figures in found:
+    values = [(figures[name], unit) for name, unit in COLUMNS.values()]
+    written = [
+      tables.write_figure(value if value is None or unit == 1 else value / unit)
+      for value, unit in values
+    ]
+    rows.append((figures['target'], written))
+  terminal.show_table('One step on one device', list(COLUMNS), [rows], file=sys.stderr)
