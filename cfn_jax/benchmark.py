@@ -17,6 +17,7 @@ PARTS = {
   'input': 'cfn_jax.timing.input',
   'step': 'cfn_jax.timing.step',
   'compile': 'cfn_jax.timing.compile',
+  'precision': 'cfn_jax.timing.precision',
 }
 
 

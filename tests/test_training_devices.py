@@ -1,8 +1,6 @@
 """Data parallelism, seen in the compiled program: no device does another one's work."""
 
-import collections
 import contextlib
-import re
 
 import jax
 import killed_runs
@@ -15,6 +13,7 @@ from test_training_step import distance, make_config, make_mesh, make_parts, tra
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import convolutions, layers
+from cfn_jax.timing import program
 from cfn_jax.training import devices, loop, scoring, settings, stopping
 
 FORMS = {  # conv1's many taps make a long program of columns: that form is for the other layers
@@ -42,10 +41,10 @@ def choose(form):
   return chosen
 
 
-def find_moves(program):
+def find_moves(text):
   """Counts the operations of a compiled program that carry batches from device to device."""
-  found = re.findall(r'\b(all-gather|all-to-all|collective-permute)(?:-start)?\(', program)
-  return collections.Counter(found)
+  kinds = set(program.COLLECTIVES) - {'all-reduce'}
+  return program.Program(text).count(*sorted(kinds))
 
 
 def test_moves_between_devices_are_found_in_a_program_that_has_them():
@@ -57,7 +56,7 @@ def test_moves_between_devices_are_found_in_a_program_that_has_them():
   x = jax.device_put(np.ones((16, 16), np.float32), rows)
   for target, name in ((columns, 'all-to-all'), (whole, 'all-gather')):
     text = jax.jit(lambda x: x + 1, out_shardings=target).lower(x).compile().as_text()
-    assert find_moves(text)[name] == 1, text
+    assert find_moves(text) == {name: 1}, text
 
 
 @pytest.mark.slow

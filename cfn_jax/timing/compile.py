@@ -112,6 +112,7 @@ def make_environment() -> dict[str, str]:
   return {
     **os.environ,
     'JAX_PLATFORMS': 'cpu',
+    'JAX_ENABLE_COMPILATION_CACHE': 'false',  # each compilation is one, and timed
     'XLA_FLAGS': ' '.join(flags),
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost',

@@ -56,7 +56,7 @@ class Machine:
 
 MACHINES = {
   'v5e': Machine('TPU v5 lite', 'tpu', ('2x2', '4x4'), 819e9, 16 * 2**30, 4 * 2 * 128**2),
-  'v6e': Machine('TPU v6 lite', 'tpu', ('2x2', '4x4'), 1640e9, 32 * 2**30, 2 * 2 * 256**2),
+  'v6e': Machine('TPU v6 lite', 'tpu', ('2x2', '4x4'), 1640e9, 32 * 2**30, 4 * 2 * 256**2),
   'v5p': Machine('TPU v5', 'tpu', ('2x2x1', '2x2x2'), 2765e9, 95 * 2**30, 8 * 2 * 128**2),
   'h100': Machine('H100', 'cuda', ('1', '8', '16'), 3350e9, 84_942_979_072),
 }
