@@ -1,5 +1,6 @@
 """Data parallelism, seen in the compiled program: no device does another one's work."""
 
+import collections
 import contextlib
 
 import jax
