@@ -198,6 +198,39 @@ def test_nine_tiles_through_the_trunk_equal_one_at_a_time(tiny):
   assert changed[0].tolist() == [t == 4 for t in range(9)] and not changed[1].any()
 
 
+@pytest.mark.parametrize('remat', [False, True])
+def test_the_fold_equals_a_plain_vmap_in_values_and_gradients(tiny, remat, monkeypatch):
+  model, params = tiny
+  model = model.clone(trunk=model.trunk.clone(remat=remat))
+  tiles, g = tiles_of(0, 3, 9, 32, 32, 3), tiles_of(1, 3, 9, 12)
+
+  def run(params, tiles):
+    return model.apply({'params': params}, tiles, method='features')
+
+  def compute():  # a new function each time, so that nothing compiled before is used again
+    values, pull = jax.jit(lambda *inputs: jax.vjp(run, *inputs))(params, tiles)
+    return [values, *jax.tree.leaves(pull(g))]
+
+  folded = compute()
+  seen = []
+  monkeypatch.setattr(cfn, 'fold', lambda function: seen.append(1) or function)
+  plain = compute()
+  assert seen
+  for ours, theirs in zip(folded, plain, strict=True):
+    assert np.linalg.norm(ours - theirs) <= 2e-6 * np.linalg.norm(theirs)
+
+
+def test_the_fold_makes_one_batch_of_all_tiles(tiny, monkeypatch):
+  model, params = tiny
+  tiles, seen = tiles_of(0, 3, 9, 32, 32, 3), []
+  stages = trunk.Trunk.stages
+  monkeypatch.setattr(
+    trunk.Trunk, 'stages', lambda self, images: seen.append(images.shape) or stages(self, images)
+  )
+  jax.eval_shape(lambda: model.apply({'params': params}, tiles, method='features'))
+  assert (27, 32, 32, 3) in seen
+
+
 def test_permuting_the_tiles_equals_permuting_their_features(tiny):
   model, params = tiny
   tiles = tiles_of(1, 2, 9, 32, 32, 3)

@@ -342,6 +342,35 @@ def test_sums_of_local_response_norm_run_in_float32_for_bfloat16(form):
   assert np.abs(np.asarray(narrow, np.float64) / np.asarray(wide) - 1).max() < 1 / 200
 
 
+@pytest.mark.parametrize(('std', 'most'), [(1, 1.01), (30, 1.01), (100, 1.1), (300, 1.3)])
+@pytest.mark.parametrize('form', NORM_FORMS[1:], ids=str)
+def test_each_form_is_as_near_to_float32_in_bfloat16_as_the_plain_one(form, std, most):
+  x, g = std * normal(0, 4, 6, 6, 96), normal(1, 4, 6, 6, 96)
+  x, g = (jnp.asarray(array, jnp.bfloat16) for array in (x, g))
+
+  def run(form, dtype):
+    y, pull = jax.vjp(lambda x: response_norm.normalise(x, *CAFFE, form), x.astype(dtype))
+    return [np.asarray(array, np.float64) for array in (y, *pull(g.astype(dtype)))]
+
+  exact = run(response_norm.Form(), jnp.float32)
+  ours, plain = run(form, jnp.bfloat16), run(response_norm.Form(), jnp.bfloat16)
+  for found, reference, value in zip(ours, plain, exact):
+    error, usual = (np.linalg.norm(array - value) for array in (found, reference))
+    assert 0 < error <= most * usual
+
+
+def test_the_places_of_maxima_are_those_of_lax_in_bfloat16():
+  x = jnp.asarray(normal(0, 8, 13, 13, 16), jnp.bfloat16)
+  g = jnp.round(4 * normal(1, 8, 6, 6, 16)).astype(jnp.bfloat16)  # whole: sums are exact
+  results = []
+  for form in (pooling.by_place, pooling.reference):
+    y, pull = jax.vjp(lambda x, form=form: form(x, 3, 2, 0), x)
+    results.append((np.asarray(y, np.float32), np.asarray(pull(g)[0], np.float32)))
+  (ours, back), (theirs, expected) = results
+  assert (ours == theirs).all()
+  assert (back == expected).all()
+
+
 def test_gradient_of_a_bias_is_summed_in_float32():
   # 4,096 gradients of 1 + 1/128: a sum in bfloat16 stands still at 256, where its steps are 2.
   gradient = jnp.full((4, 32, 32, 1), 1.0078125, jnp.bfloat16)

@@ -38,7 +38,7 @@ def test_the_first_two_commands_do_all_the_set_up():
   )
   assert tests == 'pip install -e \'.[test]\' && python -m pytest -m "not slow"'
   setup = (REPOSITORY / 'setup.py').read_text()
-  for extra in ('demo', 'test', 'cuda12', 'cuda13', 'tpu', 'torch'):
+  for extra in ('demo', 'test', 'cuda12', 'cuda13', 'tpu', 'torch', 'compile'):
     assert f"'{extra}': " in setup
 
 
@@ -53,7 +53,8 @@ def test_each_command_names_a_module_and_its_flags(page):
       assert source.exists(), command
       described = source.read_text() + (REPOSITORY / 'cfn_jax' / 'command.py').read_text()
       if words[2] == 'cfn_jax.benchmark':
-        described = (REPOSITORY / 'cfn_jax' / 'timing' / f'{words[3]}.py').read_text()
+        timing = REPOSITORY / 'cfn_jax' / 'timing'
+        described = (timing / f'{words[3]}.py').read_text() + (timing / 'steps.py').read_text()
       for word in words[3:]:
         flag = re.match(r'--([\w-]+)', word)
         if flag:
