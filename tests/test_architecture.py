@@ -30,7 +30,18 @@ ROOMS = {
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},
   'transfer': {'models', 'training/digests', 'transfer'},
-  'timing': {'training', 'data', 'models', 'jigsaw', 'evaluation', 'command', 'environment'},
+  'timing/hardware': set(),
+  'timing/program': set(),
+  'timing': {
+    'training',
+    'data',
+    'models',
+    'jigsaw',
+    'evaluation',
+    'timing',
+    'command',
+    'environment',
+  },
   'evaluation/scores': set(),
   'evaluation/tables': set(),
   'evaluation/pooling': set(),
@@ -77,6 +88,8 @@ LEAVES = (
   'evaluation/pooling.py',
   'evaluation/feature_cache.py',
   'jigsaw/solving.py',
+  'timing/hardware.py',
+  'timing/program.py',
 )
 LOADER_MODULES = (
   'cfn_jax.jigsaw.permutations',

@@ -230,6 +230,26 @@ def test_a_missing_compiler_or_one_of_another_jax_is_one_line(capsys, monkeypatc
     assert f'{package} 0.0.1 is not made for jax {jax.__version__}' in said
 
 
+@pytest.mark.parametrize(
+  ('script', 'said'),
+  [
+    ('kill -9 $$', 'it was killed, as where memory runs out'),
+    ('echo noise >&2; echo "no space left" >&2; exit 1', 'the compiler failed: no space left'),
+    ('exit 3', 'the compiler failed: exit code 3'),
+    ("""echo '{"error": ["v5e:2x2: the step takes 9 GiB"]}'""", 'v5e:2x2: the step takes 9 GiB'),
+  ],
+)
+def test_a_compiler_that_fails_is_one_line(script, said, capsys, monkeypatch, tmp_path):
+  program = tmp_path / 'python'
+  program.write_text(f'#!/bin/sh\n{script}\n')
+  program.chmod(0o755)
+  monkeypatch.setattr(compile, 'check_compiler', lambda _: None)
+  monkeypatch.setattr(compile.sys, 'executable', str(program))
+  assert benchmark.main(['compile', '--target=v5e:2x2']) == 2
+  error = capsys.readouterr().err
+  assert said in error and len(error.splitlines()) == 1
+
+
 def test_every_target_can_be_judged():
   for target in hardware.TARGETS:
     machine = hardware.find_machine(target)

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh
 
 from cfn_jax.jigsaw import task as jigsaw_task
-from cfn_jax.timing import step as timing_step
+from cfn_jax.timing import steps
 from cfn_jax.training import devices, loop, settings
 from cfn_jax.training import state as states
 
@@ -37,13 +37,13 @@ def make_mesh(count):
 
 def make_parts(config, mesh):
   """Returns the state of step 0, the step, a function from a seed to a batch, and the task."""
-  pretext = timing_step.make_pretext(config)
+  pretext = steps.make_pretext(config)
   task = jigsaw_task.make_task(config, pretext)
   state, step = settings.start(task, config, mesh)
 
   def batch(seed):
     rng = np.random.default_rng(seed)
-    made = timing_step.make_batch(config, pretext)
+    made = steps.make_batch(config, pretext)
     # Noise of several sizes: plain noise gives a trunk nothing to tell tiles apart by.
     made['tiles'] = (made['tiles'] * rng.random((*made['tiles'].shape[:2], 1, 1, 3))).astype('u1')
     return devices.put_batch(made, mesh)
@@ -147,7 +147,7 @@ def test_bfloat16_keeps_parameters_and_loss_in_float32_and_learns_alike(plain):
 
 def test_locked_layers_get_no_gradient_and_keep_their_bits():
   c = make_config()
-  pretext = timing_step.make_pretext(c)
+  pretext = steps.make_pretext(c)
   task = jigsaw_task.make_task(c, pretext)
   from cfn_jax.training import optimizer
 
@@ -158,7 +158,7 @@ def test_locked_layers_get_no_gradient_and_keep_their_bits():
   mesh = make_mesh(1)
   state, step = settings.start(task, c, mesh)
   before = jax.device_get(state.params)
-  batch = devices.put_batch(timing_step.make_batch(c, pretext), mesh)
+  batch = devices.put_batch(steps.make_batch(c, pretext), mesh)
   compiled = step.lower(state, batch).compile()
   state, _ = compiled(state, batch)
   after = jax.device_get(state.params)

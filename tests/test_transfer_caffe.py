@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import transfer_cases as cases
 
-from cfn_jax.models import figures, inputs
+from cfn_jax.models import figures, inputs, layers
 from cfn_jax.transfer import (
   caffe,
   caffe_layers,
@@ -332,7 +332,9 @@ def test_batch_norm_and_scale_are_folded(tmp_path, eps):
   network = networks.make_network(loaded)
   ours = np.maximum(
     np.asarray(
-      network.trunk.apply({'params': loaded.params}, prepared, method=lambda m, x: m.conv1(x))
+      network.trunk.apply(
+        {'params': loaded.params}, prepared, method=lambda m, x: layers.add_bias(*m.conv1(x))
+      )
     ),
     0,
   ).transpose(0, 3, 1, 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import transfer_cases as cases
 
-from cfn_jax.models import figures, inputs
+from cfn_jax.models import figures, inputs, layers
 from cfn_jax.transfer import geometry, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
@@ -63,7 +63,9 @@ def _conv1(weights, image):
   """Runs the first convolution, all that the input is folded into."""
   network = networks.make_network(weights)
   run = jax.jit(
-    lambda params, x: network.trunk.apply({'params': params}, x, method=lambda m, x: m.conv1(x))
+    lambda params, x: network.trunk.apply(
+      {'params': params}, x, method=lambda m, x: layers.add_bias(*m.conv1(x))
+    )
   )
   return np.asarray(run(weights.params, weights.input.prepare(image)))
 
