@@ -194,6 +194,8 @@ def test_layer_adds_its_bias_and_keeps_its_parameters_in_float32():
 
 # Max pooling.
 
+POOLS = [pooling.by_axes, pooling.by_place, pooling.reference]
+
 
 def caffe_pool(x, gradient=None, pad=0):
   """Caffe's loop over windows of 3 at stride 2, clipped to the image, and its gradient."""
@@ -223,7 +225,7 @@ def distinct(seed, *shape):
 
 @pytest.mark.parametrize('pad', [0, 1])
 @pytest.mark.parametrize('ties', [False, True])
-@pytest.mark.parametrize('form', [pooling.by_place, pooling.reference])
+@pytest.mark.parametrize('form', POOLS)
 def test_max_pool_equals_caffes_loop_in_values_and_gradients(form, ties, pad):
   sizes = [(2, 2), (3, 14), (4, 13), (5, 12), (6, 11), (7, 10), (8, 9), (27, 2)]
   xs = [distinct(size[0], 1, *size, 2) // (10 if ties else 1) for size in sizes]
@@ -243,7 +245,7 @@ def test_max_pool_equals_caffes_loop_in_values_and_gradients(form, ties, pad):
     assert np.allclose(back, expected_back, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize('form', [pooling.by_place, pooling.reference])
+@pytest.mark.parametrize('form', POOLS)
 def test_what_is_not_a_number_passes_through_a_maximum(form):
   x = distinct(0, 1, 7, 7, 1)
   x[0, 4, 3] = np.nan  # in windows 1 and 2 of rows, 1 of columns
@@ -363,12 +365,12 @@ def test_the_places_of_maxima_are_those_of_lax_in_bfloat16():
   x = jnp.asarray(normal(0, 8, 13, 13, 16), jnp.bfloat16)
   g = jnp.round(4 * normal(1, 8, 6, 6, 16)).astype(jnp.bfloat16)  # whole: sums are exact
   results = []
-  for form in (pooling.by_place, pooling.reference):
+  for form in POOLS:
     y, pull = jax.vjp(lambda x, form=form: form(x, 3, 2, 0), x)
     results.append((np.asarray(y, np.float32), np.asarray(pull(g)[0], np.float32)))
-  (ours, back), (theirs, expected) = results
-  assert (ours == theirs).all()
-  assert (back == expected).all()
+  theirs, expected = results.pop()
+  for ours, back in results:
+    assert (ours == theirs).all() and (back == expected).all()
 
 
 def test_gradient_of_a_bias_is_summed_in_float32():

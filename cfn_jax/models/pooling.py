@@ -79,3 +79,60 @@ def _pad(shape: tuple[int, ...], window: int, stride: int, padding: int) -> list
     out = figures.pooled_size(size, window=window, stride=stride, padding=padding)
     pads.append((padding, max(0, (out - 1) * stride + window - size - padding)))
   return [(0, 0), *pads, (0, 0)]
+
+
+def by_axes(x: Array, window: int, stride: int, padding: int) -> Array:
+  """Takes the maximum along rows, then along columns, each as `by_place` does."""
+  return _pool_axis(_pool_axis(x, 2, window, stride, padding), 1, window, stride, padding)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _pool_axis(x: Array, axis: int, window: int, stride: int, padding: int) -> Array:
+  return _find_along(x, axis, window, stride, padding)[0]
+
+
+def _find_along(
+  x: Array, axis: int, window: int, stride: int, padding: int
+) -> tuple[Array, tuple[Array, int]]:
+  """Returns the maxima; their places, uint8, and the size of the axis."""
+  pads = [
+    pad if i == axis else (0, 0) for i, pad in enumerate(_pad(x.shape, window, stride, padding))
+  ]
+  padded = jnp.pad(x, pads, constant_values=-jnp.inf)
+  last = (padded.shape[axis] - window) // stride * stride + 1
+  best = lax.slice_in_dim(padded, 0, last, stride, axis)
+  place = jnp.zeros(best.shape, jnp.uint8)
+  for tap in range(1, window):
+    value = lax.slice_in_dim(padded, tap, tap + last, stride, axis)
+    place = jnp.where(value > best, jnp.uint8(tap), place)
+    best = jnp.maximum(best, value)
+  return best, (place, x.shape[axis])
+
+
+def _spread_along(
+  axis: int, window: int, stride: int, padding: int, saved: tuple[Array, int], gradient: Array
+) -> tuple[Array]:
+  """Sends each gradient to the place of its maximum.
+
+  Value q * stride + r is reached by tap r of window q, tap r + stride of window q - 1, and so on:
+  dense planes, one for each r, which are then interleaved.
+  """
+  place, size = saved
+  most = (window - 1) // stride
+
+  def pad(x: Array, low: int, high: int) -> Array:
+    return jnp.pad(x, [(low, high) if i == axis else (0, 0) for i in range(x.ndim)])
+
+  planes = []
+  for r in range(stride):
+    taps = enumerate(range(r, window, stride))
+    reached = [pad(jnp.where(place == tap, gradient, 0), q, most - q) for q, tap in taps]
+    planes.append(functools.reduce(jnp.add, reached))
+  shape = [*gradient.shape]
+  shape[axis] = -1
+  whole = jnp.stack(planes, axis + 1).reshape(shape)
+  whole = pad(whole, 0, max(0, padding + size - whole.shape[axis]))
+  return (lax.slice_in_dim(whole, padding, padding + size, axis=axis),)
+
+
+_pool_axis.defvjp(_find_along, _spread_along)

@@ -73,7 +73,7 @@ class Trunk(nn.Module):
       maps, bias = convolution(x)
       stages[f'conv{stage}'] = layers.relu(layers.add_bias(maps, bias))
       if self.order == 'caffenet':
-        x = stages[f'pool{stage}'] = _pool(maps, bias, self.pool_padding)
+        x = stages[f'pool{stage}'] = layers.pool_biased(maps, bias, padding=self.pool_padding)
         x = stages[f'norm{stage}'] = layers.local_response_norm(x)
       else:
         x = stages[f'norm{stage}'] = layers.local_response_norm(stages[f'conv{stage}'])
@@ -82,7 +82,7 @@ class Trunk(nn.Module):
       x = stages[name] = nn.relu(layers.add_bias(*getattr(self, name)(x)))
     maps, bias = self.conv5(x)
     stages['conv5'] = layers.relu(layers.add_bias(maps, bias))
-    stages['pool5'] = _pool(maps, bias, 0)
+    stages['pool5'] = layers.pool_biased(maps, bias)
     return stages
 
   def describe(self) -> dict[str, Any]:
@@ -110,8 +110,3 @@ def _kernel_init(initial: figures.Initial, layer: str) -> nn.initializers.Initia
     return initial.std(layer, shape) * jax.random.normal(key, shape, dtype)
 
   return draw
-
-
-def _pool(maps: Array, bias: Array, padding: int) -> Array:
-  """Pools, then adds the bias and cuts off at zero: both commute with a maximum."""
-  return layers.relu(layers.add_bias(layers.max_pool(maps, padding=padding), bias))

@@ -95,8 +95,8 @@ def say_room(needed: float, there: float, fixed: float, batch: int, unit: int) -
     needed, there, fixed: bytes of a device: of the step, of its memory, of the state.
     unit: what a batch must be a multiple of.
 
-  >>> say_room(40 * 2**30, 16 * 2**30, 2**30, 1024, 4)
-  'the step takes 40.0 GiB a device, 24.0 more than there are: a batch of 392, or --accumulate-steps'
+  >>> say_room(40 * 2**30, 16 * 2**30, 2**30, 256, 4)
+  'the step takes 40.0 GiB a device, 24.0 more than there are: a batch of 96, or --accumulate-steps'
   """
   fitting = int(batch * max(0, there - fixed) / (needed - fixed)) // unit * unit
   smaller = f'a batch of {fitting}, or ' if fitting else ''
