@@ -6,7 +6,7 @@
 #
 # BASELINE is a command that prints a line of JSON about the same step in another framework; it runs before and
 # after ours. BATCH, STEPS, SECONDS_OF_INPUT, WORKERS, TRAIN_STEPS and CONFIG (whose step, `cfn` by default)
-# change the size of what is measured.
+# change the size of what is measured; what is trained is `cfn:small`. Ends with 1 where something failed.
 set -euo pipefail
 : "${OUT:?set OUT to the JSON file to write}"
 : "${IMAGES:?set IMAGES to a folder of images}"
@@ -14,14 +14,18 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 config=${CONFIG:-cfn}
-commit=$(git -C "$(dirname "$0")" rev-parse HEAD 2> /dev/null || true)
+[[ -d "$IMAGES" ]] || { echo "IMAGES=$IMAGES: there is no such folder" >&2; exit 2; }
+: > "$OUT" || exit 2
+IMAGES=$(realpath "$IMAGES") OUT=$(realpath "$OUT")
+cd "$(dirname "$0")/.."
+commit=$(git rev-parse HEAD 2> /dev/null || true)
 
 measure() {  # NAME COMMAND...: keeps the last line that the command prints, or what went wrong
   local name=$1
   shift
   echo "$name: $*" >&2
   if ! "$@" > "$folder/$name.out" 2> "$folder/$name.err"; then
-    tail -n 3 "$folder/$name.err" >&2
+    tail -n 3 "$folder/$name.err" | tee "$folder/$name.failed" >&2
   fi
 }
 
@@ -31,8 +35,8 @@ step() {  # PRECISION...
 
 read -ra baseline <<< "${BASELINE:-}"
 [[ -z "${BASELINE:-}" ]] || measure baseline_before "${baseline[@]}"
-measure step_float32 step --precision=float32
-measure step_tensorfloat32 step --precision=tensorfloat32
+measure step_float32 step --dtype=float32 --precision=float32
+measure step_tensorfloat32 step --dtype=float32 --precision=tensorfloat32
 measure step_bfloat16 step --dtype=bfloat16
 [[ -z "${BASELINE:-}" ]] || measure baseline_after "${baseline[@]}"
 measure precision python -m cfn_jax.benchmark precision --config="$config" --images="$IMAGES"
@@ -55,24 +59,25 @@ import jax
 folder, out = map(pathlib.Path, sys.argv[1:3])
 found = {}
 for file in sorted(folder.glob('*.out')):
+  failed = file.with_suffix('.failed')
   lines = [line for line in file.read_text().splitlines() if line.startswith('{')]
-  if lines:
-    found[file.stem] = json.loads(lines[-1])
-  elif file.stem != 'training':
-    found[file.stem] = {'error': file.with_suffix('.err').read_text()[-500:]}
-metrics = folder / 'run' / 'metrics.jsonl'
-if metrics.is_file():
-  found['training'] = [json.loads(line) for line in metrics.read_text().splitlines()]
-else:
-  found['training'] = {'error': (folder / 'training.err').read_text()[-500:]}
+  if failed.is_file():
+    found[file.stem] = {'error': failed.read_text()}
+  elif file.stem == 'training':
+    metrics = (folder / 'run' / 'metrics.jsonl').read_text()
+    found['training'] = [json.loads(line) for line in metrics.splitlines()]
+  else:
+    found[file.stem] = json.loads(lines[-1]) if lines else {'error': 'it printed no line of JSON'}
 found['machine'] = {
   'commit': sys.argv[3],
   'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
   'devices': [device.device_kind for device in jax.devices()],
   'cores': os.cpu_count(),
   'python': platform.python_version(),
-  **{name: importlib.metadata.version(name) for name in ('cfn_jax', 'jax', 'jaxlib', 'flax')},
+  **{name: importlib.metadata.version(name) for name in ('jax', 'jaxlib', 'flax')},
 }
 out.write_text(json.dumps(found, indent=1) + '\n')
-print(f'{out}: {", ".join(found)}')
+failed = [name for name, figures in found.items() if 'error' in figures]
+print(f'{out}: {", ".join(found)}' + (f'; failed: {", ".join(failed)}' if failed else ''))
+sys.exit(bool(failed))
 PYTHON

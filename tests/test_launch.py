@@ -1,11 +1,14 @@
 """The launchers, as far as a machine without a cluster can try them: every one runs `main`."""
 
+import json
 import os
 import signal
 import subprocess
 import time
 
 import conftest
+import cv2
+import numpy as np
 import pytest
 import yaml
 
@@ -54,6 +57,67 @@ def test_a_missing_variable_is_named_before_anything_runs(script, missing):
   result = launch(script, without=[missing])
   assert result.returncode != 0
   assert f'{missing}: set {missing} to' in result.stderr and not result.stdout
+
+
+def test_a_machine_is_measured_only_where_the_result_has_a_place(tmp_path):
+  def run(**variables):
+    return subprocess.run(
+      ['bash', str(LAUNCH / 'measure.sh')],
+      env={'PATH': os.environ['PATH'], **variables},
+      capture_output=True,
+      text=True,
+      timeout=60,
+      check=False,
+    )
+
+  here = str(tmp_path)
+  cases = [
+    ({'IMAGES': here}, 'OUT: set OUT to'),
+    ({'OUT': f'{here}/out.json'}, 'IMAGES: set IMAGES to'),
+    ({'OUT': f'{here}/out.json', 'IMAGES': f'{here}/none'}, 'there is no such folder'),
+    ({'OUT': f'{here}/none/out.json', 'IMAGES': here}, 'No such file or directory'),
+  ]
+  for variables, said in cases:
+    result = run(**variables)
+    assert result.returncode != 0 and said in result.stderr, result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_machine_is_measured_into_one_file(tmp_path):
+  folder = tmp_path / 'images'
+  folder.mkdir()
+  for i in range(12):
+    picture = np.random.default_rng(i).integers(256, size=(300, 300, 3), dtype=np.uint8)
+    (folder / f'{i}.png').write_bytes(cv2.imencode('.png', picture)[1].tobytes())
+  stand_in = tmp_path / 'baseline'
+  stand_in.write_text("#!/bin/sh\necho '{\"puzzles_per_second\": 1}'\n")
+  stand_in.chmod(0o755)
+  out = tmp_path / 'measured.json'
+  variables = {
+    'CONFIG': 'cfn:tiny',
+    'BATCH': '8',
+    'STEPS': '1',
+    'SECONDS_OF_INPUT': '1',
+    'TRAIN_STEPS': '2',
+    'BASELINE': str(stand_in),
+    'OUT': str(out),
+    'IMAGES': str(folder),
+  }
+  result = subprocess.run(
+    ['bash', str(LAUNCH / 'measure.sh')],
+    env={**os.environ, **variables},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 0, result.stderr
+  found = json.loads(out.read_text())
+  steps = [f'step_{name}' for name in ('float32', 'tensorfloat32', 'bfloat16')]
+  assert {*steps, 'baseline_before', 'baseline_after', 'precision', 'input'} < set(found)
+  assert all(found[name]['images_per_second'] > 0 for name in steps)
+  assert found['step_bfloat16']['dtype'] == 'bfloat16' and found['training'][-1]['step'] == 2
+  assert found['machine']['jax'] and found['machine']['devices']
 
 
 @pytest.mark.parametrize(('script', 'program'), [('local.sh', 'python'), ('slurm.sbatch', 'srun')])

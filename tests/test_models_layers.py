@@ -253,6 +253,46 @@ def test_what_is_not_a_number_passes_through_a_maximum(form):
   assert found.tolist() == [[0, 1, 1, 0], [0, 2, 1, 0]]
 
 
+@pytest.mark.parametrize(('window', 'stride'), [(2, 2), (3, 1), (5, 2), (2, 3)])
+def test_other_windows_and_strides_equal_lax(window, stride):
+  x = distinct(0, 2, 11, 9, 3)
+  g = np.round(4 * normal(1, *pooling.reference(x, window, stride, 0).shape))
+  results = []
+  for form in POOLS:
+    y, pull = jax.vjp(lambda x, form=form: form(x, window, stride, 0), x)
+    results.append((np.asarray(y), np.asarray(pull(g)[0])))
+  theirs, expected = results.pop()
+  for ours, back in results:
+    assert (ours == theirs).all() and (back == expected).all()
+
+
+def test_the_order_of_bias_and_maximum_changes_no_value_and_no_gradient():
+  """But for float32 values that a bias makes equal: then the CPU takes the first in its order."""
+
+  def run(maps, bias, order):
+    before = layers.max_pool(layers.add_bias(maps, bias))
+    after = layers.add_bias(layers.max_pool(maps), bias)
+    return {'ours': layers.pool_biased(maps, bias), 'before': layers.relu(before)}.get(
+      order, layers.relu(after)
+    )
+
+  def gradients(maps, bias, order):
+    y, pull = jax.vjp(lambda *inputs: run(*inputs, order), maps, bias)
+    return [np.asarray(array, np.float32) for array in (y, *pull(jnp.ones_like(y)))]
+
+  for dtype, bias in ((jnp.float32, 0.5), (jnp.bfloat16, 1.0)):
+    maps = jnp.asarray(normal(0, 4, 13, 13, 8), dtype)
+    ours, after = (gradients(maps, jnp.full(8, bias), order) for order in ('ours', 'after'))
+    for found, expected in zip(ours, after):
+      assert np.allclose(found, expected, rtol=1e-6)
+  maps = jnp.zeros((1, 3, 3, 1)).at[0, 2, 2, 0].set(1e-9)  # vanishes beside a bias of 1
+  places = {
+    order: np.argwhere(gradients(maps, jnp.ones(1), order)[1][0, :, :, 0]).tolist()
+    for order in ('before', 'after')
+  }
+  assert places == {'before': [[0, 0]], 'after': [[2, 2]]}
+
+
 def test_pooled_sizes_round_up():
   assert [figures.pooled_size(size) for size in (109, 55, 54, 33, 27, 16, 14, 13, 8, 7, 6, 4)] == [
     *(54, 27, 27, 16, 13, 8, 7, 6, 4, 3, 3, 2)

@@ -179,7 +179,7 @@ def test_an_evaluation_counts_each_puzzle_once_on_any_number_of_devices(count):
 )
 def test_batches_that_the_devices_cannot_share_are_refused(size, count, parts, message):
   with pytest.raises(devices.BatchError, match=message):
-    devices.check_batch(size, make_mesh(count), field='batch_size', parts=parts)
+    devices.check_batch(size, count, field='batch_size', parts=parts)
 
 
 def test_a_mesh_holds_the_first_devices_and_no_more_than_there_are():

@@ -55,7 +55,7 @@ def extract(
     visits: leaves the tiles in reading order.
   """
   mesh = devices.make_mesh(config.num_devices)
-  devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
+  devices.check_batch(config.eval_batch_size, mesh.size, field='eval_batch_size')
   made = config.features
 
   def measure(params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:

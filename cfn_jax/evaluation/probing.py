@@ -154,7 +154,7 @@ def _extract_split(
   )
   images.bad.open(workdir)
   mesh = devices.make_mesh(config.num_devices)
-  devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
+  devices.check_batch(config.eval_batch_size, mesh.size, field='eval_batch_size')
   if feature_cache.count_parts(cache) < cache.parts():
     runs.say(f'{name}: extracting the features of {count:,} {which} images into {cache.folder}')
   return features.extract(

@@ -97,8 +97,10 @@ def max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) ->
 def pool_biased(maps: Array, bias: Array, *, padding: int = 0) -> Array:
   """Adds a bias to maps `[B, H, W, C]`, cuts off at zero and takes the maximum, in some order.
 
-  All orders are equal, since a maximum commutes with both: the cut comes last, on a quarter of the
-  values, and on accelerators the bias too.
+  A maximum commutes with both: the cut comes last, on a quarter of the values, and on accelerators
+  the bias too. Values are equal in every order. Where rounding makes equal what was not, the
+  gradient of the CPU's order goes to the first; in bfloat16, where that is common, it has the
+  accelerators' order.
   """
 
   def before(maps: Array, bias: Array) -> Array:
@@ -107,7 +109,8 @@ def pool_biased(maps: Array, bias: Array, *, padding: int = 0) -> Array:
   def after(maps: Array, bias: Array) -> Array:
     return add_bias(max_pool(maps, padding=padding), bias)
 
-  return relu(_by_platform(maps, bias, cpu=before, tpu=after, gpu=after))
+  on_cpu = before if maps.dtype == jnp.float32 else after
+  return relu(_by_platform(maps, bias, cpu=on_cpu, tpu=after, gpu=after))
 
 
 def local_response_norm(

@@ -127,7 +127,7 @@ def _spread_along(
   for r in range(stride):
     taps = enumerate(range(r, window, stride))
     reached = [pad(jnp.where(place == tap, gradient, 0), q, most - q) for q, tap in taps]
-    planes.append(functools.reduce(jnp.add, reached))
+    planes.append(functools.reduce(jnp.add, reached or [jnp.zeros_like(pad(gradient, 0, most))]))
   shape = [*gradient.shape]
   shape[axis] = -1
   whole = jnp.stack(planes, axis + 1).reshape(shape)

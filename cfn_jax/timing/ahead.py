@@ -23,6 +23,17 @@ from cfn_jax import terminal
 from cfn_jax.timing import hardware, program, steps
 from cfn_jax.training import devices, settings
 
+FIGURES = (
+  'collectives',
+  'flops',
+  'bytes_moved',
+  'scatters',
+  'estimated_cycles',
+  'bound_seconds_arithmetic',
+  'bound_seconds_memory',
+  'share_of_matrix_units',
+)
+
 
 def make_mesh(target: str) -> Mesh:
   """Makes the mesh of a target's devices."""
@@ -30,7 +41,7 @@ def make_mesh(target: str) -> Mesh:
   if machine.platform == 'tpu':
     found = topologies.get_topology_desc(platform='tpu', topology_name=target)
   else:
-    count = int(target.partition(':')[2])
+    count = hardware.count_devices(target)
     a_host = min(count, hardware.GPUS_A_HOST)
     found = topologies.get_topology_desc(
       platform='cuda',
@@ -42,15 +53,12 @@ def make_mesh(target: str) -> Mesh:
 
 
 def compile_step(arguments: argparse.Namespace, target: str) -> tuple[dict[str, Any], str]:
-  """Compiles the step; returns the figures of the JSON line, and the program's text.
+  """Compiles the step; returns the figures of the JSON line with a note, and the program's text.
 
-  Raises:
-    ValueError: a batch that the devices cannot share, or whose step the compiler finds no room for.
+  Where the compiler finds no room, there is no program, and figures are None.
   """
   machine, mesh = hardware.find_machine(target), make_mesh(target)
   config = steps.read_config(arguments)
-  batch_size, parts = config.batch_size, config.accumulate_steps
-  devices.check_batch(batch_size, mesh, field='--batch', parts=parts)
   devices.set_precision(config.matmul_precision)
   task, batch = steps.make(config)
   state, step = settings.make_step(task, config)
@@ -58,73 +66,91 @@ def compile_step(arguments: argparse.Namespace, target: str) -> tuple[dict[str, 
   batch = devices.describe(batch, devices.split(mesh))
   fixed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
   began = time.perf_counter()
+  found: tuple[int, int] | None = None
+  text = ''
+  needed, there = 0.0, float(machine.memory)
   try:
     compiled = step.lower(state, batch).compile()
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    found = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    needed = sum(found)
   except jax.errors.JaxRuntimeError as error:
-    used = re.search(r'Used ([\d.]+)([MG]) of ([\d.]+)([MG]) hbm', str(error))
-    if not used:
+    needed, there = read_room(str(error))
+    if not needed:
       raise
-    unit = {'M': 2**20, 'G': 2**30}
-    needed, there = (float(used[i]) * unit[used[i + 1]] for i in (1, 3))
-    hint = say_room(needed, there, fixed, batch_size, mesh.size * parts)
-    raise ValueError(f'{target}: {hint}') from None
-  seconds = time.perf_counter() - began
-  memory, text = compiled.memory_analysis(), compiled.as_text()
-  needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-  fits = needed <= machine.memory
   figures = {
     'target': target,
     'devices': mesh.size,
-    'compile_seconds': seconds,
-    'argument_bytes': memory.argument_size_in_bytes,
-    'temporary_bytes': memory.temp_size_in_bytes,
-    'fits': fits,
+    'compile_seconds': time.perf_counter() - began,
+    'argument_bytes': found and found[0],
+    'temporary_bytes': found and found[1],
+    'fits': needed <= there,
     **measure(text, machine, dtype=config.compute_dtype, precision=config.matmul_precision),
-    'batch': batch_size,
+    'batch': config.batch_size,
     'dtype': config.compute_dtype,
     'config': arguments.config,
-    'note': '' if fits else say_room(needed, machine.memory, fixed, batch_size, mesh.size * parts),
+    'note': '',
   }
+  if not figures['fits']:
+    unit = mesh.size * config.accumulate_steps
+    figures['note'] = say_room(needed, there, fixed, config.batch_size, unit)
   return figures, text
 
 
+def read_room(message: str) -> tuple[float, float]:
+  """Reads from a TPU compiler's error what a step takes and what there is, in bytes; 0: nothing.
+
+  >>> read_room('Ran out of memory in memory space hbm. Used 31.50G of 15.75G hbm.')
+  (33822867456.0, 16911433728.0)
+  """
+  used = re.search(r'Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm', message)
+  if not used:
+    return 0.0, 0.0
+  unit = {'K': 2**10, 'M': 2**20, 'G': 2**30}
+  return float(used[1]) * unit[used[2]], float(used[3]) * unit[used[4]]
+
+
 def say_room(needed: float, there: float, fixed: float, batch: int, unit: int) -> str:
-  """Says how much a step takes beyond a device's memory, and what batch would fit.
+  """Says how much a step takes beyond a device's memory, and about what batch would fit.
 
   Args:
     needed, there, fixed: bytes of a device: of the step, of its memory, of the state.
     unit: what a batch must be a multiple of.
 
   >>> say_room(40 * 2**30, 16 * 2**30, 2**30, 256, 4)
-  'the step takes 40.0 GiB a device, 24.0 more than there are: a batch of 96, or --accumulate-steps'
+  'the step takes 40.0 GiB a device, 24.0 more than there are: a batch of some 92, or parts of it'
   """
-  fitting = int(batch * max(0, there - fixed) / (needed - fixed)) // unit * unit
-  smaller = f'a batch of {fitting}, or ' if fitting else ''
+  room = max(0, 0.95 * there - fixed)  # temporaries do not quite shrink with the batch
+  fitting = int(batch * room / (needed - fixed)) // unit * unit
+  smaller = f'a batch of some {fitting}, or ' if fitting else ''
   return (
     f'the step takes {needed / 2**30:.1f} GiB a device, {(needed - there) / 2**30:.1f} more than '
-    f'there are: {smaller}--accumulate-steps'
+    f'there are: {smaller}parts of it'
   )
 
 
 def measure(text: str, machine: hardware.Machine, *, dtype: str, precision: str) -> dict[str, Any]:
-  """Returns what a program's text says of one run on one device.
+  """Returns what a program's text says of one run on one device; None for each where it is empty.
 
   Raises:
     ProgramError: it is no program.
   """
+  if not text:
+    return dict.fromkeys(FIGURES)
   read = program.Program(text)
   cost = read.cost
   full = cost.cycles * machine.flops_a_cycle
-  return {
-    'collectives': read.count(*program.COLLECTIVES),
-    'flops': cost.flops,
-    'bytes_moved': cost.bytes,
-    'scatters': sum(read.count('scatter').values()),
-    'estimated_cycles': cost.cycles or None,
-    'bound_seconds_arithmetic': cost.flops / hardware.find_peak(machine.kind, dtype, precision),
-    'bound_seconds_memory': cost.bytes / machine.bandwidth,
-    'share_of_matrix_units': cost.flops / full if full else None,
-  }
+  values = (
+    read.count(*program.COLLECTIVES),
+    cost.flops,
+    cost.bytes,
+    sum(read.count('scatter').values()),
+    cost.cycles or None,
+    cost.flops / hardware.find_peak(machine.kind, dtype, precision),
+    cost.bytes / machine.bandwidth,
+    cost.flops / full if full else None,
+  )
+  return dict(zip(FIGURES, values, strict=True))
 
 
 def main() -> None:
@@ -134,9 +160,9 @@ def main() -> None:
   try:
     arguments = argparse.Namespace(**request['options'])
     answer['figures'], text = compile_step(arguments, request['target'])
-    if arguments.dump:
+    if arguments.dump and text:
       pathlib.Path(arguments.dump).write_text(text, encoding='utf-8')
-    lines = program.Program(text).costliest(arguments.top, 'cfn_jax')
+    lines = program.Program(text).costliest(arguments.top, 'cfn_jax') if text else []
     answer['top'] = [
       (line.cost.cycles, line.cost.bytes, line.cost.flops, line.kind, line.name, line.source)
       for line in lines

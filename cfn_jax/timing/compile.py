@@ -14,18 +14,22 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
 # isort: split
 import jax
+import ml_collections
 
-from cfn_jax import terminal
+from cfn_jax import names, terminal
 from cfn_jax.evaluation import tables
 from cfn_jax.timing import hardware, steps
+from cfn_jax.training import devices, settings
 
 EXTRA = "pip install -e '.[compile]'"
 COLUMNS = {  # of the table of several targets: the figure, and its unit
@@ -57,19 +61,26 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   """Compiles for each target in a process of its own; returns the figures of the JSON lines.
 
   Raises:
-    ValueError: options that no step can have, a compiler that is missing, a step that does not fit.
+    ValueError: options that no step can have, or a compiler that is missing.
   """
   jax.config.update('jax_platforms', 'cpu')  # no other device is asked for here
+  devices.check_platform()
   targets = arguments.target.split(',')
   machines = [hardware.find_machine(target) for target in targets]
   steps.check_numbers(arguments, LIMITS)
-  steps.make(steps.read_config(arguments))  # what is wrong in it is said before any compilation
+  check_config(steps.read_config(arguments), targets)
   if arguments.dump and len(targets) > 1:
     raise ValueError(f'--dump={arguments.dump}: one target; --target names {len(targets)}')
   for platform in sorted({machine.platform for machine in machines}):
     check_compiler(platform)
+  if arguments.dump:
+    with pathlib.Path(arguments.dump).open('ab'):  # what cannot be written is said at once
+      pass
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the compiler too
   found = []
   for target in targets:
+    if len(targets) > 1:
+      terminal.say(f'{target}: compiling')
     figures, top = compile_for(arguments, target)
     if note := figures.pop('note'):
       terminal.say(f'{target}: {note}')
@@ -81,25 +92,42 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   return found
 
 
+def check_config(config: ml_collections.ConfigDict, targets: Sequence[str]) -> None:
+  """Raises ValueError for a step that nobody could take, before any compilation."""
+  if config.num_devices:
+    raise ValueError(
+      f'num_devices = {config.num_devices}: --target says how many devices there are'
+    )
+  for target in targets:
+    count, parts = hardware.count_devices(target), config.accumulate_steps
+    devices.check_batch(config.batch_size, count, field=f'{target}: --batch', parts=parts)
+  settings.check(config)
+  steps.make(config)
+
+
 def check_compiler(platform: str) -> None:
   """Raises ValueError where the compiler of a platform is missing, or made for another JAX."""
-  package = 'libtpu' if platform == 'tpu' else 'jax-cuda12-plugin'
-  wanted = jax.__version__
-  if platform == 'tpu':
-    pinned = re.compile(r'libtpu==([\d.]+)\.\*')
-    required = (pinned.match(line) for line in importlib.metadata.requires('jax') or [])
-    wanted = next((match[1] for match in required if match), '')
-  try:
-    version = importlib.metadata.version(package)
-    if platform == 'cuda':
-      importlib.metadata.version('nvidia-cuda-nvcc-cu12')
-  except importlib.metadata.PackageNotFoundError as error:
-    raise ValueError(f'the compiler is not installed ({error.name}): {EXTRA} brings it') from None
-  if not version.startswith(wanted):
-    raise ValueError(
-      f'{package} {version} is not made for jax {jax.__version__}, which needs {wanted}: {EXTRA} '
-      'brings it'
-    )
+  pinned = re.compile(r'libtpu==([\d.]+\.)\*')
+  required = (pinned.match(line) for line in importlib.metadata.requires('jax') or [])
+  libtpu = next((match[1] for match in required if match), '')
+  packages = {
+    'tpu': {'libtpu': libtpu},
+    'cuda': {
+      'jax-cuda12-plugin': f'{jax.__version__}.',
+      'jax-cuda12-pjrt': f'{jax.__version__}.',
+      'nvidia-cuda-nvcc-cu12': '',
+    },
+  }
+  for package, wanted in packages[platform].items():
+    try:
+      version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      raise ValueError(f'the compiler is not installed ({package}): {EXTRA} brings it') from None
+    if not f'{version}.'.startswith(wanted):
+      raise ValueError(
+        f'{package} {version} is not made for jax {jax.__version__}, which needs {wanted[:-1]}: '
+        f'{EXTRA} brings it'
+      )
 
 
 def make_environment() -> dict[str, str]:
@@ -144,7 +172,8 @@ def compile_for(
     raise ValueError(f'{target}: the compiler failed: {why}')
   answer = json.loads(lines[-1])
   if 'error' in answer:
-    raise ValueError(*answer['error'])
+    first, *others = answer['error']
+    raise names.LinesError(f'{target}: {first.strip()}', *others)
   return answer['figures'], answer['top']
 
 
@@ -152,11 +181,10 @@ def show_top(target: str, top: list[tuple[Any, ...]]) -> None:
   """Prints the costliest operations of a step on stderr."""
   rows = []
   for cycles, moved, flops, kind, name, source in top:
-    cost = f'{cycles / 1e6:.2f} M cycles' if cycles else f'{moved / 1e6:,.1f} MB'
-    rows.append((cost, [f'{moved / 1e6:,.1f}', f'{flops / 1e9:,.1f}', kind, name, source]))
-  title = f'{target}: the costliest operations'
-  columns = ['MB', 'GFLOP', 'kind', 'name', 'source']
-  terminal.show_table(title, columns, [rows], file=sys.stderr)
+    cost = [f'{cycles / 1e6:.2f}' if cycles else '-', f'{moved / 1e6:,.1f}', f'{flops / 1e9:,.1f}']
+    rows.append((name, [*cost, kind, source]))
+  columns = ['M cycles', 'MB', 'GFLOP', 'kind', 'source']
+  terminal.show_table(f'{target}: the costliest operations', columns, [rows], file=sys.stderr)
 
 
 def show_targets(found: list[dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ Figures of the makers' data sheets: dense FLOP/s, bytes a second, bytes. A leaf:
 """
 
 import dataclasses
+import math
 
 # Dense peak, TFLOP/s: float32, tensorfloat32, bfloat16; TPUs have one figure.
 PEAKS = {
@@ -42,7 +43,7 @@ class Machine:
     platform: of the compiler: `tpu` or `cuda`.
     shapes: that a target may ask for: chips of a TPU slice, or a number of GPUs.
     bandwidth: bytes a second of a device's memory.
-    memory: bytes of it.
+    memory: bytes of it that JAX takes; of a GPU's three quarters, unless the environment says more.
     flops_a_cycle: of the matrix units, in bfloat16; 0 where the compiler estimates no cycles.
   """
 
@@ -58,7 +59,7 @@ MACHINES = {
   'v5e': Machine('TPU v5 lite', 'tpu', ('2x2', '4x4'), 819e9, 16 * 2**30, 4 * 2 * 128**2),
   'v6e': Machine('TPU v6 lite', 'tpu', ('2x2', '4x4'), 1640e9, 32 * 2**30, 4 * 2 * 256**2),
   'v5p': Machine('TPU v5', 'tpu', ('2x2x1', '2x2x2'), 2765e9, 95 * 2**30, 8 * 2 * 128**2),
-  'h100': Machine('H100', 'cuda', ('1', '8', '16'), 3350e9, 84_942_979_072),
+  'h100': Machine('H100', 'cuda', ('1', '8', '16'), 3350e9, 84_942_979_072 * 3 // 4),
 }
 GPUS_A_HOST = 8
 TARGETS = tuple(f'{name}:{shape}' for name, machine in MACHINES.items() for shape in machine.shapes)
@@ -91,6 +92,15 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 
 
+def count_devices(target: str) -> int:
+  """Returns the number of devices of a target.
+
+  >>> count_devices('v5e:4x4'), count_devices('h100:8')
+  (16, 8)
+  """
+  return math.prod(int(side) for side in target.partition(':')[2].split('x'))
+
+
 def find_machine(target: str) -> Machine:
   """Returns the machine of a target, as `v5e:2x2` names it.
 
@@ -98,5 +108,5 @@ def find_machine(target: str) -> Machine:
     ValueError: there is no such target; which there are.
   """
   if target not in TARGETS:
-    raise ValueError(f'--target={target}: one of {", ".join(TARGETS)}')
+    raise ValueError(f"--target: '{target}' is none of {', '.join(TARGETS)}")
   return MACHINES[target.partition(':')[0]]

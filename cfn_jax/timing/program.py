@@ -54,7 +54,8 @@ class Shape:
   @property
   def bytes(self) -> int:
     """The bytes of the values, without what a layout adds to them."""
-    bits = BITS.get(self.type) or int(re.sub(r'^[a-z]+(\d+).*', r'\1', self.type) or 0)
+    digits = re.search(r'\d+', self.type)  # a token has none, and no bytes
+    bits = BITS.get(self.type) or (int(digits[0]) if digits else 0)
     return math.ceil(self.size * bits / 8)
 
 
@@ -190,14 +191,14 @@ class Program:
     return max(operation.called, key=lambda name: dataclasses.astuple(self._cost(name)))
 
   def _trips(self, operation: Operation) -> int:
-    """Returns the trips of a loop: as the compiler knows them, or by its condition's limit."""
+    """Returns the trips of a loop: as the compiler knows them, or its limit, counted by ones."""
     if known := re.search(r'"known_trip_count":\{"n":"?(\d+)', operation.rest):
       return int(known[1])
     condition = self._computations[operation.value('condition').lstrip('%')].values()
-    # A fusion may hide the comparison: the condition's only whole number is the limit.
+    inside = [self._computations[name].values() for each in condition for name in each.called]
     limits = {
       int(found[1])
-      for constant in condition
+      for constant in itertools.chain(condition, *inside)
       if constant.kind == 'constant' and (found := re.match(r'\((\d+)\)', constant.rest))
     }
     if len(limits) != 1:
@@ -225,7 +226,7 @@ class Program:
     ]
     target = re.search(r'custom_call_target="([^"]*)"', operation.rest)
     name = target[1] if target else operation.kind
-    if name == 'dot' or 'gemm' in name:
+    if name == 'dot' or 'gemm' in name or 'matmul' in name:
       return _count_product(operation, shapes[0])
     if name == 'convolution' or ('conv' in name and 'dim_labels' in operation.rest):
       left, right, out = shapes[0], shapes[1], operation.results[0]
@@ -341,8 +342,6 @@ def _count_convolution(operation: Operation, left: Shape, right: Shape, out: Sha
       reach=setting('rhs_dilate', axis, 1),
     )
   images = out.sides[axes_out.index('b')] * out.sides[axes_out.index('f')]
-  # The batch may come in groups, as in a gradient by grouped kernels.
-  images //= int(operation.value('batch_group_count') or 1) if 'batch_group_count' in window else 1
   return 2 * images * taps * right.sides[axes_right.index('i')]
 
 

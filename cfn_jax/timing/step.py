@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   devices.set_precision(config.matmul_precision)
   pretext = steps.make_pretext(config)
   mesh = devices.make_mesh()
-  devices.check_batch(config.batch_size, mesh, field='--batch', parts=config.accumulate_steps)
+  devices.check_batch(config.batch_size, mesh.size, field='--batch', parts=config.accumulate_steps)
   state, step = settings.start(jigsaw_task.make_task(config, pretext), config, mesh)
   batch = devices.put_batch(steps.make_batch(config, pretext), mesh)
 

@@ -100,7 +100,10 @@ def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.nd
 def make_classifier(
   config: ml_collections.ConfigDict,
 ) -> tuple[tasks.Task, dict[str, np.ndarray]]:
-  """Builds the task of a classifier on labelled images; its trunk is drawn."""
+  """Builds the task of a classifier on labelled images; its trunk is drawn.
+
+  Of several runs it is the first: that of the frozen-layer table which locks least.
+  """
   classes = CLASSES[config.task]
   several = config.task == 'voc_classification'
   split = labelled.Split(

@@ -146,17 +146,17 @@ def set_precision(name: str) -> None:
   jax.config.update('jax_default_matmul_precision', None if name == 'default' else name)
 
 
-def check_batch(batch_size: int, mesh: Mesh, *, field: str, parts: int = 1) -> None:
+def check_batch(batch_size: int, devices: int, *, field: str, parts: int = 1) -> None:
   """Raises BatchError where a batch, or each of its parts, cannot be split over the devices."""
   if parts < 1:
     raise BatchError(f'accumulate_steps = {parts}: at least 1')
-  unit = mesh.size * parts
+  unit = devices * parts
   if batch_size < 1 or batch_size % unit:
     lower = batch_size // unit * unit
     choices = f'{lower} or {lower + unit}' if lower > 0 else f'{unit}'
     in_parts = f' in {parts} parts' if parts > 1 else ''
     raise BatchError(
-      f'{field} = {batch_size} cannot be split over {mesh.size} devices{in_parts}: take {choices}'
+      f'{field} = {batch_size} cannot be split over {devices} devices{in_parts}: take {choices}'
     )
 
 

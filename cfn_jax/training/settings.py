@@ -56,8 +56,8 @@ def make_schedule(config: ml_collections.ConfigDict) -> optimizer.Schedule:
 def make_mesh(config: ml_collections.ConfigDict) -> Mesh:
   mesh = devices.make_mesh(config.num_devices)
   parts = config.accumulate_steps
-  devices.check_batch(config.batch_size, mesh, field='batch_size', parts=parts)
-  devices.check_batch(config.eval_batch_size, mesh, field='eval_batch_size')
+  devices.check_batch(config.batch_size, mesh.size, field='batch_size', parts=parts)
+  devices.check_batch(config.eval_batch_size, mesh.size, field='eval_batch_size')
   return mesh
 
 
