@@ -91,7 +91,7 @@ def test_a_machine_is_measured_into_one_file(tmp_path):
     picture = np.random.default_rng(i).integers(256, size=(300, 300, 3), dtype=np.uint8)
     (folder / f'{i}.png').write_bytes(cv2.imencode('.png', picture)[1].tobytes())
   stand_in = tmp_path / 'baseline'
-  stand_in.write_text("#!/bin/sh\necho '{\"puzzles_per_second\": 1}'\n")
+  stand_in.write_text('#!/bin/sh\necho \'{"puzzles_per_second": 1}\'\n')
   stand_in.chmod(0o755)
   out = tmp_path / 'measured.json'
   variables = {

@@ -169,6 +169,13 @@ def test_the_platform_that_a_program_is_for_chooses_its_forms():
     text = lower(platform)
     for other, marks in own.items():
       assert all((mark in text) == (other == platform) for mark in marks), (platform, other)
+    # The CPU adds biases to all values, the others to the maxima.
+    pooled = jax.jit(layers.pool_biased).trace(
+      jax.ShapeDtypeStruct((2, 7, 7, 8), jnp.float32), jax.ShapeDtypeStruct((8,), jnp.float32)
+    )
+    text = pooled.lower(lowering_platforms=(platform,)).as_text()
+    added = {line.split('tensor<')[-1] for line in text.splitlines() if 'stablehlo.add' in line}
+    assert added == {'2x7x7x8xf32>' if platform == 'cpu' else '2x3x3x8xf32>'}
 
 
 def test_layer_adds_its_bias_and_keeps_its_parameters_in_float32():
@@ -414,14 +421,14 @@ def test_the_places_of_maxima_are_those_of_lax_in_bfloat16():
 
 
 def test_gradient_of_a_bias_is_summed_in_float32():
-  # 4,096 gradients of 1 + 1/128: a sum in bfloat16 stands still at 256, where its steps are 2.
-  gradient = jnp.full((4, 32, 32, 1), 1.0078125, jnp.bfloat16)
+  # 4,095 gradients of 1 + 1/128: in bfloat16 their sum has steps of 32.
+  gradient = jnp.full((63, 65, 1), 1.0078125, jnp.bfloat16)
   x, bias = jnp.zeros(gradient.shape, jnp.bfloat16), jnp.zeros(1)
   y, pull = jax.vjp(layers.add_bias, x, bias)
   assert y.dtype == jnp.bfloat16
   back, summed = pull(gradient)
   assert (back == gradient).all() and summed.dtype == jnp.float32
-  assert summed[0] == 4096 * 1.0078125
+  assert summed[0] == 4095 * 1.0078125
 
 
 def test_relu_passes_gradients_where_it_lets_values_through():
