@@ -17,6 +17,7 @@ from flax import linen as nn
 
 from cfn_jax.data import pipeline
 from cfn_jax.evaluation import classifier, views
+from cfn_jax.models import layers as layer_lib
 from cfn_jax.transfer import weights as weights_lib
 
 KINDS = ('fresh', 'calibrated')
@@ -97,7 +98,7 @@ def _outputs(made: classifier.Classifier, params: Any, images: jax.Array, name: 
     mutable=['intermediates'],
   )
   found: Any = state['intermediates'][name]['__call__'][0]
-  return found
+  return layer_lib.add_bias(*found) if isinstance(found, tuple) else found  # of a convolution
 
 
 def _output_moments(
