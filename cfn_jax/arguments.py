@@ -1,7 +1,7 @@
 """What the command lines without a config share: errors in one line, addresses refused."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from cfn_jax import places, terminal
@@ -48,3 +48,12 @@ class Parser(argparse.ArgumentParser):
   def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parses a command line, by default the program's own."""
     return self.parse_args(argv)
+
+
+def check_numbers(arguments: argparse.Namespace, limits: Mapping[str, tuple[float, float]]) -> None:
+  """Raises ValueError for an option outside its limits, given by its name in the code."""
+  for name, (least, largest) in limits.items():
+    value = getattr(arguments, name)
+    if not least <= value <= largest:  # nan lies nowhere
+      limit = f'at most {largest}' if value > largest else f'at least {least}'
+      raise ValueError(f'--{name.replace("_", "-")}={value}: {limit}')

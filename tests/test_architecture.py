@@ -31,7 +31,8 @@ ROOMS = {
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},
   'transfer': {'models', 'training/digests', 'transfer'},
   'timing/hardware': set(),
-  'timing/program': set(),
+  'timing/hlo': set(),
+  'timing/program': {'timing/hlo'},
   'timing': {
     'training',
     'data',
@@ -39,6 +40,7 @@ ROOMS = {
     'jigsaw',
     'evaluation',
     'timing',
+    'arguments',
     'command',
     'environment',
   },
@@ -89,7 +91,7 @@ LEAVES = (
   'evaluation/feature_cache.py',
   'jigsaw/solving.py',
   'timing/hardware.py',
-  'timing/program.py',
+  'timing/hlo.py',
 )
 LOADER_MODULES = (
   'cfn_jax.jigsaw.permutations',

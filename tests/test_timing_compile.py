@@ -2,16 +2,23 @@
 
 import importlib.metadata
 import json
+import os
+import pathlib
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import jax
 import jax.numpy as jnp
 import pytest
+from conftest import REPOSITORY
 from jax import lax
 
 from cfn_jax import benchmark
 from cfn_jax.models import layers
-from cfn_jax.timing import ahead, compile, hardware, program
+from cfn_jax.timing import ahead, compile, hardware, hlo, program
 
 # A program written by hand: a loop of three trips, a branch, a fusion around a product, a sum over
 # devices that starts and ends in two operations, and a copy that does too.
@@ -122,12 +129,12 @@ def test_trips_are_read_from_the_loop_where_the_compiler_knows_them():
   told = TEXT.replace('body=%body', 'body=%body, backend_config={"known_trip_count":{"n":"5"}}')
   assert program.Program(told).cost.cycles == 100 + 5 * 7
   unknown = TEXT.replace('%three = s32[] constant(3)', '%three = s32[] add(%i, %i)')
-  with pytest.raises(program.ProgramError, match='trips of the loop loop are not known'):
+  with pytest.raises(hlo.ProgramError, match='trips of the loop loop are not known'):
     _ = program.Program(unknown).cost
 
 
 def test_what_is_no_program_is_refused():
-  with pytest.raises(program.ProgramError, match='no compiled program'):
+  with pytest.raises(hlo.ProgramError, match='no compiled program'):
     program.Program('{"not": "a program"}\n')
 
 
@@ -258,7 +265,7 @@ def test_a_step_without_room_is_a_line_too(capsys, monkeypatch):
     'argument_bytes': None,
     'temporary_bytes': None,
     'fits': needed <= there,
-    **ahead.measure('', machine, dtype='bfloat16', precision='default'),
+    **ahead.measure(None, machine, dtype='bfloat16', precision='default'),
     'note': ahead.say_room(needed, there, 2**29, 4096, 4),
   }
   monkeypatch.setattr(compile, 'check_compiler', lambda _: None)
@@ -266,7 +273,7 @@ def test_a_step_without_room_is_a_line_too(capsys, monkeypatch):
   assert benchmark.main(['compile', '--target=v5e:2x2,v5e:4x4', '--batch=4096']) == 0
   told = capsys.readouterr()
   assert len(told.out.splitlines()) == 2  # one for each target
-  assert 'takes 31.5 GiB a device, 15.8 more than there are: a batch of some 1908' in told.err
+  assert 'takes 31.5 GiB a device, 15.8 too many: a batch of some 1908' in told.err
   assert re.search(r'v5e:2x2 +False +- +-', told.err)
 
 
@@ -290,10 +297,40 @@ def test_a_compiler_that_fails_is_one_line(script, said, capsys, monkeypatch, tm
   assert said in error and len(error.splitlines()) == 1
 
 
+def test_the_compiler_ends_with_the_command_that_asked_for_it(tmp_path):
+  """A process that compiles is started by one that is killed at once."""
+  script = tmp_path / 'asks.py'
+  script.write_text(
+    'import json, os, subprocess, sys, time\n'
+    'child = subprocess.Popen([sys.executable, "-c", "import sys, time; "\n'
+    '  "from cfn_jax.timing import ahead; "\n'
+    '  "ahead.compile_step = lambda *_: time.sleep(600); ahead.main()"], stdin=subprocess.PIPE)\n'
+    'request = {"options": {}, "target": "", "parent": os.getpid()}\n'
+    'child.stdin.write(json.dumps(request).encode() + b"\\n"); child.stdin.flush()\n'
+    'print(child.pid, flush=True)\n'
+    'time.sleep(600)\n'
+  )
+  environment = {**os.environ, 'PYTHONPATH': str(REPOSITORY)}
+  asking = subprocess.Popen(
+    [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
+  )
+  assert asking.stdout is not None
+  child = int(asking.stdout.readline())
+  asking.kill()
+  asking.wait()
+  for _ in range(600):  # its imports come first
+    state = pathlib.Path(f'/proc/{child}/stat')
+    if not state.exists() or state.read_text().split()[2] == 'Z':
+      return
+    time.sleep(0.1)
+  os.kill(child, signal.SIGKILL)
+  pytest.fail('the compiler went on alone')
+
+
 def test_every_target_can_be_judged():
   for target in hardware.TARGETS:
     machine = hardware.find_machine(target)
-    measured = ahead.measure(TEXT, machine, dtype='bfloat16', precision='default')
+    measured = ahead.measure(program.Program(TEXT), machine, dtype='bfloat16', precision='default')
     assert measured['bound_seconds_arithmetic'] > 0 and measured['bound_seconds_memory'] > 0
     share = measured['share_of_matrix_units']
     assert (share is None) == (machine.platform == 'cuda')
@@ -308,8 +345,8 @@ def test_the_peak_of_the_matrix_units_is_that_of_the_data_sheet():
 
 
 def test_what_has_no_bytes_and_other_products_are_counted():
-  assert program.Shape('token', ()).bytes == 0
-  assert program.Shape('f8e4m3fn', (3,)).bytes == 3 and program.Shape('s4', (3,)).bytes == 2
+  assert hlo.Shape('token', ()).bytes == 0
+  assert hlo.Shape('f8e4m3fn', (3,)).bytes == 3 and hlo.Shape('s4', (3,)).bytes == 2
   library = TEXT.replace(
     '%product = f32[8,4]{1,0:T(8,128)S(1)} fusion(%p, %q), kind=kOutput, calls=%fused, ',
     '%product = f32[8,4]{1,0} custom-call(%p, %q), custom_call_target="__cublas$lt$matmul", '
@@ -345,7 +382,8 @@ def test_the_step_compiles_for_machines_that_are_not_here(target, tmp_path, capf
   assert found['scatters'] <= 1  # of the labels
   assert 'cfn_jax/models/' in told.err
   machine = hardware.find_machine(target)
-  again = ahead.measure(dump.read_text(), machine, dtype='bfloat16', precision='default')
+  read = program.Program(dump.read_text())
+  again = ahead.measure(read, machine, dtype='bfloat16', precision='default')
   assert again == {name: found[name] for name in again}
   moved, cycles, temporary = FIGURES[target]
   assert found['bytes_moved'] / 256 == pytest.approx(moved, rel=0.1)

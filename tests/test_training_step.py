@@ -43,7 +43,7 @@ def make_parts(config, mesh):
 
   def batch(seed):
     rng = np.random.default_rng(seed)
-    made = steps.make_batch(config, pretext)
+    made = steps.make_batch(pretext, config.batch_size)
     # Noise of several sizes: plain noise gives a trunk nothing to tell tiles apart by.
     made['tiles'] = (made['tiles'] * rng.random((*made['tiles'].shape[:2], 1, 1, 3))).astype('u1')
     return devices.put_batch(made, mesh)
@@ -158,7 +158,7 @@ def test_locked_layers_get_no_gradient_and_keep_their_bits():
   mesh = make_mesh(1)
   state, step = settings.start(task, c, mesh)
   before = jax.device_get(state.params)
-  batch = devices.put_batch(steps.make_batch(c, pretext), mesh)
+  batch = devices.put_batch(steps.make_batch(pretext, c.batch_size), mesh)
   compiled = step.lower(state, batch).compile()
   state, _ = compiled(state, batch)
   after = jax.device_get(state.params)

@@ -13,13 +13,13 @@ import pathlib
 import shutil
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing import resource_tracker
 from typing import TypeVar
 
 from absl import flags
+
+from cfn_jax.data import parent as parents
 
 Made = TypeVar('Made')
 
@@ -155,13 +155,7 @@ def _start_worker(parent: int, *_: int) -> None:
   """
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-  def watch() -> None:
-    while os.getppid() == parent:
-      time.sleep(0.5)
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()
+  parents.end_with(parent)
 
 
 def _mark_grain_flags() -> None:

@@ -10,12 +10,12 @@ import os
 import pathlib
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import process
 from typing import Any
 
+from cfn_jax.data import parent as parents
 from cfn_jax.data import prepare_shard
 from cfn_jax.data.prepare_shard import Settings
 from cfn_jax.data.record import Source
@@ -37,13 +37,7 @@ def _begin_worker(
   `parent` is passed and not asked for here: it may have been killed while this process started.
   """
   _worker.update(source=source, out=out, settings=settings, shared=shared)
-
-  def watch() -> None:
-    while os.getppid() == parent:
-      time.sleep(0.5)
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()
+  parents.end_with(parent)
 
 
 def _make_in_worker(number: int, places: range) -> dict[str, Any]:

@@ -185,6 +185,12 @@ class Pretext:
     With `model.fc8_features` there may be more of them than classes; no answer names the rest. In
     training dropout is on, and tiles are occluded.
     """
+    return self.answer(params, self.input.prepare(batch['tiles']), batch, key)
+
+  def answer(
+    self, params: Any, tiles: jax.Array, batch: tasks.Batch, key: jax.Array | None = None
+  ) -> jax.Array:
+    """Returns the logits of a batch whose tiles are prepared."""
     arguments: dict[str, Any] = {}
     if self.visits.puzzles > 1:
       arguments['rows'] = self._rows(batch)
@@ -192,7 +198,6 @@ class Pretext:
       arguments |= {'train': True, 'rngs': {'dropout': key}}
       if self.visits.occluders:
         arguments['occluders'] = self._occluders(batch)
-    tiles = self.input.prepare(batch['tiles'])
     logits: Any = self.model.apply({'params': params}, tiles, **arguments)
     return logits
 

@@ -6,6 +6,7 @@ gradient of a window goes to its first maximum in reading order. layers.py choos
 
 import functools
 import itertools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -37,15 +38,10 @@ def _find(
   padded = jnp.pad(x, _pad(x.shape, window, stride, padding), constant_values=-jnp.inf)
   height, width = ((side - window) // stride + 1 for side in padded.shape[1:3])
 
-  def read(row: int, column: int) -> Array:
-    return padded[:, row::stride, column::stride][:, :height, :width]
-
-  best = read(0, 0)
-  place = jnp.zeros(best.shape, jnp.uint8)
-  for number, (row, column) in enumerate(itertools.product(range(window), repeat=2)):
-    value = read(row, column)
-    place = jnp.where(value > best, jnp.uint8(number), place)
-    best = jnp.maximum(best, value)
+  taps = itertools.product(range(window), repeat=2)
+  best, place = _find_first(
+    [padded[:, row::stride, column::stride][:, :height, :width] for row, column in taps]
+  )
   return best, (place, x.shape)
 
 
@@ -70,6 +66,15 @@ def _spread(
 
 
 by_place.defvjp(_find, _spread)
+
+
+def _find_first(values: Sequence[Array]) -> tuple[Array, Array]:
+  """Returns the largest of some arrays, value by value, and the first that holds it, uint8."""
+  best, place = values[0], jnp.zeros(values[0].shape, jnp.uint8)
+  for number, value in enumerate(values[1:], 1):
+    place = jnp.where(value > best, jnp.uint8(number), place)
+    best = jnp.maximum(best, value)
+  return best, place
 
 
 def _pad(shape: tuple[int, ...], window: int, stride: int, padding: int) -> list[tuple[int, int]]:
@@ -100,12 +105,8 @@ def _find_along(
   ]
   padded = jnp.pad(x, pads, constant_values=-jnp.inf)
   last = (padded.shape[axis] - window) // stride * stride + 1
-  best = lax.slice_in_dim(padded, 0, last, stride, axis)
-  place = jnp.zeros(best.shape, jnp.uint8)
-  for tap in range(1, window):
-    value = lax.slice_in_dim(padded, tap, tap + last, stride, axis)
-    place = jnp.where(value > best, jnp.uint8(tap), place)
-    best = jnp.maximum(best, value)
+  taps = [lax.slice_in_dim(padded, tap, tap + last, stride, axis) for tap in range(window)]
+  best, place = _find_first(taps)
   return best, (place, x.shape[axis])
 
 

@@ -20,6 +20,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from cfn_jax import terminal
+from cfn_jax.data import parent as parents
 from cfn_jax.timing import hardware, program, steps
 from cfn_jax.training import devices, settings
 
@@ -52,26 +53,33 @@ def make_mesh(target: str) -> Mesh:
   return devices.make_mesh_of(found.devices)
 
 
-def compile_step(arguments: argparse.Namespace, target: str) -> tuple[dict[str, Any], str]:
-  """Compiles the step; returns the figures of the JSON line with a note, and the program's text.
+def compile_step(
+  arguments: argparse.Namespace, target: str
+) -> tuple[dict[str, Any], program.Program | None]:
+  """Compiles the step; returns the figures of the JSON line with a note, and the program.
 
   Where the compiler finds no room, there is no program, and figures are None.
   """
   machine, mesh = hardware.find_machine(target), make_mesh(target)
   config = steps.read_config(arguments)
   devices.set_precision(config.matmul_precision)
-  task, batch = steps.make(config)
-  state, step = settings.make_step(task, config)
-  state = devices.describe(state, devices.whole(mesh))
-  batch = devices.describe(batch, devices.split(mesh))
+  task, row = steps.make(config)
+  host_state, step = settings.make_step(task, config)
+  state = devices.describe(host_state, devices.whole(mesh))
+  batch = {
+    name: jax.ShapeDtypeStruct(
+      (config.batch_size, *array.shape[1:]), array.dtype, sharding=devices.split(mesh)
+    )
+    for name, array in row.items()
+  }
   fixed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
   began = time.perf_counter()
   found: tuple[int, int] | None = None
-  text = ''
+  read: program.Program | None = None
   needed, there = 0.0, float(machine.memory)
   try:
     compiled = step.lower(state, batch).compile()
-    memory, text = compiled.memory_analysis(), compiled.as_text()
+    memory, read = compiled.memory_analysis(), program.Program(compiled.as_text())
     found = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     needed = sum(found)
   except jax.errors.JaxRuntimeError as error:
@@ -85,7 +93,7 @@ def compile_step(arguments: argparse.Namespace, target: str) -> tuple[dict[str, 
     'argument_bytes': found and found[0],
     'temporary_bytes': found and found[1],
     'fits': needed <= there,
-    **measure(text, machine, dtype=config.compute_dtype, precision=config.matmul_precision),
+    **measure(read, machine, dtype=config.compute_dtype, precision=config.matmul_precision),
     'batch': config.batch_size,
     'dtype': config.compute_dtype,
     'config': arguments.config,
@@ -94,7 +102,7 @@ def compile_step(arguments: argparse.Namespace, target: str) -> tuple[dict[str, 
   if not figures['fits']:
     unit = mesh.size * config.accumulate_steps
     figures['note'] = say_room(needed, there, fixed, config.batch_size, unit)
-  return figures, text
+  return figures, read
 
 
 def read_room(message: str) -> tuple[float, float]:
@@ -118,26 +126,21 @@ def say_room(needed: float, there: float, fixed: float, batch: int, unit: int) -
     unit: what a batch must be a multiple of.
 
   >>> say_room(40 * 2**30, 16 * 2**30, 2**30, 256, 4)
-  'the step takes 40.0 GiB a device, 24.0 more than there are: a batch of some 92, or parts of it'
+  'it takes 40.0 GiB a device, 24.0 too many: a batch of some 92, or --accumulate-steps'
   """
   room = max(0, 0.95 * there - fixed)  # temporaries do not quite shrink with the batch
   fitting = int(batch * room / (needed - fixed)) // unit * unit
   smaller = f'a batch of some {fitting}, or ' if fitting else ''
-  return (
-    f'the step takes {needed / 2**30:.1f} GiB a device, {(needed - there) / 2**30:.1f} more than '
-    f'there are: {smaller}parts of it'
-  )
+  taken, missing = needed / 2**30, (needed - there) / 2**30
+  return f'it takes {taken:.1f} GiB a device, {missing:.1f} too many: {smaller}--accumulate-steps'
 
 
-def measure(text: str, machine: hardware.Machine, *, dtype: str, precision: str) -> dict[str, Any]:
-  """Returns what a program's text says of one run on one device; None for each where it is empty.
-
-  Raises:
-    ProgramError: it is no program.
-  """
-  if not text:
+def measure(
+  read: program.Program | None, machine: hardware.Machine, *, dtype: str, precision: str
+) -> dict[str, Any]:
+  """Returns what a program says of one run on one device; None for each where there is none."""
+  if not read:
     return dict.fromkeys(FIGURES)
-  read = program.Program(text)
   cost = read.cost
   full = cost.cycles * machine.flops_a_cycle
   values = (
@@ -156,13 +159,14 @@ def measure(text: str, machine: hardware.Machine, *, dtype: str, precision: str)
 def main() -> None:
   """Answers one request."""
   request = json.loads(sys.stdin.readline())
+  parents.end_with(request['parent'])
   answer: dict[str, Any] = {}
   try:
     arguments = argparse.Namespace(**request['options'])
-    answer['figures'], text = compile_step(arguments, request['target'])
-    if arguments.dump and text:
-      pathlib.Path(arguments.dump).write_text(text, encoding='utf-8')
-    lines = program.Program(text).costliest(arguments.top, 'cfn_jax') if text else []
+    answer['figures'], read = compile_step(arguments, request['target'])
+    if arguments.dump and read:
+      pathlib.Path(arguments.dump).write_text(read.text, encoding='utf-8')
+    lines = read.costliest(arguments.top, 'cfn_jax') if read else []
     answer['top'] = [
       (line.cost.cycles, line.cost.bytes, line.cost.flops, line.kind, line.name, line.source)
       for line in lines

@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from cfn_jax import environment  # noqa: F401  (before JAX)
 import jax
 import ml_collections
 
+from cfn_jax import arguments as command_lines
 from cfn_jax import names, terminal
 from cfn_jax.evaluation import tables
 from cfn_jax.timing import hardware, steps
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   devices.check_platform()
   targets = arguments.target.split(',')
   machines = [hardware.find_machine(target) for target in targets]
-  steps.check_numbers(arguments, LIMITS)
+  command_lines.check_numbers(arguments, LIMITS)
   check_config(steps.read_config(arguments), targets)
   if arguments.dump and len(targets) > 1:
     raise ValueError(f'--dump={arguments.dump}: one target; --target names {len(targets)}')
@@ -76,7 +76,6 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   if arguments.dump:
     with pathlib.Path(arguments.dump).open('ab'):  # what cannot be written is said at once
       pass
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the compiler too
   found = []
   for target in targets:
     if len(targets) > 1:
@@ -156,7 +155,7 @@ def compile_for(
   Raises:
     ValueError: it cannot be done; why.
   """
-  request = json.dumps({'target': target, 'options': vars(arguments)})
+  request = json.dumps({'target': target, 'options': vars(arguments), 'parent': os.getpid()})
   done = subprocess.run(
     [sys.executable, '-m', 'cfn_jax.timing.ahead'],
     input=request + '\n',

@@ -13,12 +13,13 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from cfn_jax import arguments as command_lines
 from cfn_jax import command, places
 from cfn_jax.data import array_records, pipeline, sources, streams
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
 
-LARGEST = {'batch': 2**16, 'seconds': 86_400, 'puzzles_per_image': 10**6}
+LIMITS = {'batch': (1, 2**16), 'seconds': (1e-3, 86_400), 'puzzles_per_image': (1, 10**6)}
 STAGES = ('read', 'decode', 'puzzle', 'stack')
 
 
@@ -39,10 +40,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   Raises:
     ValueError: options or images that no run can have.
   """
-  for name, largest in LARGEST.items():
-    if not 0 < getattr(arguments, name) <= largest:  # nan lies nowhere
-      flag = f'--{name.replace("_", "-")}={getattr(arguments, name)}'
-      raise ValueError(f'{flag}: more than 0, at most {largest}')
+  command_lines.check_numbers(arguments, LIMITS)
   config = command.load_config(arguments.config, tasks=command.PUZZLES)
   reader, make = open_input(arguments.images, config)
   if arguments.puzzles_per_image > len(make.rows):

@@ -6,6 +6,8 @@ alone would give; the rest comes from the maps and their gradients.
 """
 
 import argparse
+import dataclasses
+import functools
 import sys
 from typing import Any
 
@@ -16,12 +18,13 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+from cfn_jax import arguments as command_lines
 from cfn_jax import command, terminal
 from cfn_jax.data import pipeline
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.timing import input as input_timing
-from cfn_jax.timing import steps
 from cfn_jax.training import devices
 
 LIMITS = {'batch': (1, 2**16)}
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   Raises:
     ValueError: options or images that no run can have.
   """
-  steps.check_numbers(arguments, LIMITS)
+  command_lines.check_numbers(arguments, LIMITS)
   config = command.load_config(arguments.config, tasks=command.PUZZLES)
   devices.check_platform()
   reader, _ = input_timing.open_input(arguments.images, config)
@@ -50,7 +53,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   batches = pipeline.make_training_batches(
     reader, pretext.visits, batch_size=arguments.batch, start_step=0, stop_step=1
   )
-  errors = compare(pretext, next(batches), seed=config.seed)
+  errors = compare(pretext, pretext.init(config.seed), next(batches))
   rows = [(name, [f'{error:.4f}' for error in row.values()]) for name, row in errors.items()]
   title = 'Relative error of the gradient in bfloat16, and with one thing alone rounded'
   terminal.show_table(title, COLUMNS, [rows], file=sys.stderr)
@@ -58,37 +61,38 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(
-  pretext: pretexts.Pretext, batch: dict[str, np.ndarray], *, seed: int
+  pretext: pretexts.Pretext, params: Any, batch: dict[str, np.ndarray]
 ) -> dict[str, dict[str, float]]:
   """Returns the relative errors by parameter, and by what is rounded."""
-  params = pretext.init(seed)
-  tiles = pretext.input.prepare(batch['tiles'])
-  label = jnp.asarray(batch['label'])
-  rows = jnp.asarray(pretext.questions.rows, jnp.int32)[label] if label.ndim > 1 else None
+  models = {
+    dtype: pretext.model.clone(trunk=pretext.model.trunk.clone(dtype=dtype))
+    for dtype in (jnp.float32, jnp.bfloat16)
+  }
+  tiles = jnp.asarray(pretext.input.prepare(batch['tiles']))
 
-  @jax.jit
-  def differentiate(params: Any, tiles: jax.Array) -> tuple[Any, Any]:
-    def loss(params: Any, dtype: Any) -> jax.Array:
-      trunk = pretext.model.trunk.clone(dtype=dtype)
-      model = pretext.model.clone(trunk=trunk)
-      logits: Any = model.apply({'params': params}, tiles, *(() if rows is None else (rows,)))
-      chosen = jnp.take_along_axis(logits, pretext.answers(label)[..., None], axis=-1)
-      return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen[..., 0])
+  @functools.partial(jax.jit, static_argnums=2)
+  def differentiate(params: Any, tiles: jax.Array, dtype: Any) -> Any:
+    asked = dataclasses.replace(pretext, model=models[dtype])
 
-    return tuple(jax.grad(loss)(params, dtype) for dtype in (jnp.float32, jnp.bfloat16))
+    def loss(params: Any) -> jax.Array:
+      logits = asked.answer(params, tiles, batch)
+      answers = asked.answers(jnp.asarray(batch['label']))
+      return optax.softmax_cross_entropy_with_integer_labels(logits, answers).mean()
+
+    return jax.grad(loss)(params)
 
   def rounded(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(jnp.float32), tree)
 
-  exact, whole = differentiate(params, tiles)
-  found = {
-    'parameters': differentiate(rounded(params), tiles)[0],
-    'tiles': differentiate(params, rounded(jnp.asarray(tiles)))[0],
-    'whole': whole,
-  }
-  flat = {name: flax.traverse_util.flatten_dict(tree, sep='/') for name, tree in found.items()}
+  exact = differentiate(params, tiles, jnp.float32)
+  found = (
+    differentiate(rounded(params), tiles, jnp.float32),
+    differentiate(params, rounded(tiles), jnp.float32),
+    differentiate(params, tiles, jnp.bfloat16),
+  )
+  flat = [flax.traverse_util.flatten_dict(tree, sep='/') for tree in found]
   return {
-    name: {what: distance(flat[what][name], leaf) for what in COLUMNS}
+    name: {what: distance(tree[name], leaf) for what, tree in zip(COLUMNS, flat)}
     for name, leaf in flax.traverse_util.flatten_dict(exact, sep='/').items()
   }
 

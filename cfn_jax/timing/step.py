@@ -16,6 +16,7 @@ from cfn_jax import environment  # noqa: F401  (before JAX)
 import jax
 import numpy as np
 
+from cfn_jax import arguments as command_lines
 from cfn_jax import command
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.timing import hardware, steps
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   Raises:
     ValueError: options that no step can have.
   """
-  steps.check_numbers(arguments, LIMITS)
+  command_lines.check_numbers(arguments, LIMITS)
   config = steps.read_config(arguments, command.PUZZLES)
   with config.unlocked():
     config.matmul_precision = arguments.precision or config.matmul_precision
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   mesh = devices.make_mesh()
   devices.check_batch(config.batch_size, mesh.size, field='--batch', parts=config.accumulate_steps)
   state, step = settings.start(jigsaw_task.make_task(config, pretext), config, mesh)
-  batch = devices.put_batch(steps.make_batch(config, pretext), mesh)
+  batch = devices.put_batch(steps.make_batch(pretext, config.batch_size), mesh)
 
   with devices.explain_memory(config.to_dict()):
     began = time.perf_counter()

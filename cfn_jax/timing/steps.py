@@ -5,11 +5,11 @@ compiles it.
 """
 
 import argparse
-from collections.abc import Mapping
 
 import ml_collections
 import numpy as np
 
+from cfn_jax import arguments as command_lines
 from cfn_jax import command
 from cfn_jax.data import pipeline, record
 from cfn_jax.evaluation import frozen_layers, labelled, recognition, trunks, voc_classification
@@ -53,15 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--permutations-per-pass', type=int, default=0, help="puzzles an image (default: config's)")
 
 
-def check_numbers(arguments: argparse.Namespace, limits: Mapping[str, tuple[float, float]]) -> None:
-  """Raises ValueError for an option outside its limits."""
-  for name, (least, largest) in limits.items():
-    value = getattr(arguments, name)
-    if not least <= value <= largest:
-      limit = f'at most {largest}' if value > largest else f'at least {least}'
-      raise ValueError(f'--{name.replace("_", "-")}={value}: {limit}')
-
-
 def read_config(
   arguments: argparse.Namespace, tasks: tuple[str, ...] = TRAINED
 ) -> ml_collections.ConfigDict:
@@ -70,7 +61,7 @@ def read_config(
   Raises:
     ValueError: options that no step can have; a config of another task.
   """
-  check_numbers(arguments, LIMITS)
+  command_lines.check_numbers(arguments, LIMITS)
   config = command.load_config(arguments.config, tasks=tasks)
   k = arguments.permutations_per_pass
   if k and config.task not in command.PUZZLES:
@@ -86,14 +77,14 @@ def read_config(
 
 
 def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.ndarray]]:
-  """Builds the task of a config and a batch, without its data and weights.
+  """Builds the task of a config and a batch of one row, without its data and weights.
 
   Raises:
     ValueError: what is wrong in the config.
   """
   if config.task in command.PUZZLES:
     pretext = make_pretext(config)
-    return jigsaw_task.make_task(config, pretext), make_batch(config, pretext)
+    return jigsaw_task.make_task(config, pretext), make_batch(pretext, 1)
   return make_classifier(config)
 
 
@@ -119,13 +110,9 @@ def make_classifier(
       run = voc_classification.make_run(config, data, trunk, trunks.BASELINE)
     else:
       run = frozen_layers.make_run(config, data, trunk, min(config.layers), name='')
-  side, count = config.views.view_px, config.batch_size
-  shape, kind = ((count, classes), np.uint8) if several else ((count,), np.int32)
-  batch = {
-    'image': np.zeros((count, side, side, 3), np.uint8),
-    'label': np.zeros(shape, kind),
-  }
-  return run.task, batch
+  side = config.views.view_px
+  label = np.zeros((1, classes), np.uint8) if several else np.zeros(1, np.int32)
+  return run.task, {'image': np.zeros((1, side, side, 3), np.uint8), 'label': label}
 
 
 def make_pretext(config: ml_collections.ConfigDict) -> pretexts.Pretext:
@@ -134,20 +121,18 @@ def make_pretext(config: ml_collections.ConfigDict) -> pretexts.Pretext:
   return pretexts.make_pretext(config, lambda: (noise, noise))
 
 
-def make_batch(
-  config: ml_collections.ConfigDict, pretext: pretexts.Pretext
-) -> dict[str, np.ndarray]:
+def make_batch(pretext: pretexts.Pretext, size: int) -> dict[str, np.ndarray]:
   """Makes a batch of noise with labels."""
   rng = np.random.default_rng(0)
   geometry, k = pretext.visits.geometry, pretext.visits.puzzles
   shown = geometry.tiles if k > 1 else pretext.questions.shown
-  shape = (config.batch_size, shown, geometry.tile_px, geometry.tile_px, 3)
-  labels = rng.integers(len(pretext.questions), size=(config.batch_size, k), dtype=np.int32)
+  shape = (size, shown, geometry.tile_px, geometry.tile_px, 3)
+  labels = rng.integers(len(pretext.questions), size=(size, k), dtype=np.int32)
   tiles = rng.integers(256, size=shape, dtype=np.uint8)
   batch: dict[str, np.ndarray] = {'tiles': tiles}
   batch['label'] = labels[:, 0] if k == 1 else labels
   if most := pretext.visits.occluders:
-    drawn = [transform.draw_occluders(geometry.tiles, most, rng) for _ in range(config.batch_size)]
+    drawn = [transform.draw_occluders(geometry.tiles, most, rng) for _ in range(size)]
     batch['occluders'] = np.stack(drawn)
   return batch
 
