@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from cfn_jax import places, terminal
+from cfn_jax.errors import CfnError
 
 
 class _Place(argparse.Action):
@@ -51,9 +52,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def check_numbers(arguments: argparse.Namespace, limits: Mapping[str, tuple[float, float]]) -> None:
-  """Raises ValueError for an option outside its limits, given by its name in the code."""
+  """Raises CfnError for an option outside its limits, given by its name in the code."""
   for name, (least, largest) in limits.items():
     value = getattr(arguments, name)
     if not least <= value <= largest:  # nan lies nowhere
       limit = f'at most {largest}' if value > largest else f'at least {least}'
-      raise ValueError(f'--{name.replace("_", "-")}={value}: {limit}')
+      raise CfnError(f'--{name.replace("_", "-")}={value}: {limit}')

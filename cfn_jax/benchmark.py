@@ -22,8 +22,9 @@ PARTS = {
 
 
 @terminal.interruptible()
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code, 2 for bad input."""
+@terminal.short_errors(RuntimeError)
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   argv = list(sys.argv[1:] if argv is None else argv)
   parser = command_lines.Parser('cfn_jax.benchmark', __doc__)
   parser.add_argument('part', choices=PARTS)
@@ -32,13 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = command_lines.Parser(f'cfn_jax.benchmark {part}', module.__doc__)
   module.add_arguments(parser)
   arguments = parser.parse(argv[1:])
-  try:
-    result = module.run(arguments)
-  except (ValueError, OSError, RuntimeError) as error:
-    return terminal.say_error(*terminal.describe(error))
+  result = module.run(arguments)
   terminal.answer(*map(json.dumps, result if isinstance(result, list) else [result]))
-  return 0
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

@@ -1,11 +1,10 @@
 """What the command lines that take a config share: its flag, and errors in a few lines."""
 
-import contextlib
 import logging as python_logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
@@ -107,7 +106,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   named = named or [f'--config={DEFAULT_CONFIG}']
   argv = [argv[0], *named, *others]
   sys.argv[:] = _ARGUMENTS[:] = argv
-  with short_errors(config_files.ConfigError, places.PlaceError):
+  with terminal.short_errors():
     text = named[0].partition('=')[2]
     _check_fields(config_files.load(text), text, others)
     try:
@@ -161,15 +160,6 @@ def _shorten(error: Exception, argv: Sequence[str]) -> str:
     message = message.replace(value, names.printable(value)) if value else message
   line = next(line.strip() for line in message.splitlines() if line.strip())
   return line.removeprefix('ERROR:: ').removeprefix('flag ').strip('"')
-
-
-@contextlib.contextmanager
-def short_errors(*kinds: type[Exception]) -> Iterator[None]:
-  """Ends the program with a message, not a traceback, where one of these errors is raised."""
-  try:
-    yield
-  except kinds as error:
-    terminal.fail(*terminal.describe(error))
 
 
 def quiet_libraries() -> None:

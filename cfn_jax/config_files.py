@@ -23,11 +23,12 @@ from typing import Any
 import ml_collections
 
 from cfn_jax import fields, names, places
+from cfn_jax.errors import CfnError
 
 LARGEST = 2**63 - 1  # what the arrays of a run can count to
 
 
-class ConfigError(ValueError):
+class ConfigError(CfnError):
   """A config that cannot be found or read, or a field that is not what it must be."""
 
 

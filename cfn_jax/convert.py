@@ -9,7 +9,6 @@ PATH is a run's workdir, a step of it, or a file of weights. `--from` reads a fo
 
 import argparse
 import pathlib
-import sys
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
@@ -54,41 +53,32 @@ def make_parser() -> arguments.Parser:
 
 
 @terminal.interruptible()
-def main(argv: list[str] | None = None) -> int:
-  """Runs the command and returns its exit status."""
+@terminal.short_errors()
+def main(argv: list[str] | None = None) -> None:
+  """Runs the command."""
   flags = make_parser().parse(argv)
   command.quiet_libraries()
   for flag in ('jax_platforms', 'jax_platform_name'):
     jax.config.update(flag, 'cpu')
-  with command.short_errors(weights_lib.WeightsError, OSError):
-    out = places.local(flags.out)
-    if flags.checkpoint and not flags.to:
-      raise weights_lib.WeightsError(f'--to is needed: one of {", ".join(export.FORMATS)}')
-    check_numbers(flags)
-    check_surgery(flags)
-    to = flags.to or 'npz'
-    export.check(out, to, names=flags.names, overwrite=flags.overwrite)
-    check_source(flags)
-    assumed = files.Assumed(flags.from_input, flags.from_order, flags.from_stride)
-    loaded = files.load_weights(
-      flags.checkpoint or flags.source,
-      step=flags.step,
-      collection=flags.weights,
-      assumed=assumed,
-    )
-    weights = shape_network(loaded, flags)
-    made = export.save_folder(weights, out, to, names=flags.names, overwrite=flags.overwrite)
+  out = places.local(flags.out)
+  if flags.checkpoint and not flags.to:
+    raise weights_lib.WeightsError(f'--to is needed: one of {", ".join(export.FORMATS)}')
+  largest = {'classes': 10**6, 'seed': 2**63 - 1, 'stride': 11, 'from_stride': 11}
+  arguments.check_numbers(flags, {name: (0, most) for name, most in largest.items()})
+  check_surgery(flags)
+  to = flags.to or 'npz'
+  export.check(out, to, names=flags.names, overwrite=flags.overwrite)
+  check_source(flags)
+  assumed = files.Assumed(flags.from_input, flags.from_order, flags.from_stride)
+  loaded = files.load_weights(
+    flags.checkpoint or flags.source,
+    step=flags.step,
+    collection=flags.weights,
+    assumed=assumed,
+  )
+  weights = shape_network(loaded, flags)
+  made = export.save_folder(weights, out, to, names=flags.names, overwrite=flags.overwrite)
   _report(loaded, weights, out, made)
-  return 0
-
-
-def check_numbers(flags: argparse.Namespace) -> None:
-  """Raises WeightsError for a number that no network can have."""
-  limits = {'classes': 10**6, 'seed': 2**63 - 1, 'stride': 11, 'from_stride': 11}
-  for name, largest in limits.items():
-    value = getattr(flags, name)
-    if not 0 <= value <= largest:
-      raise weights_lib.WeightsError(f'--{name.replace("_", "-")}={value}: from 0 to {largest}')
 
 
 def check_surgery(flags: argparse.Namespace) -> None:
@@ -180,4 +170,4 @@ def _report(
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

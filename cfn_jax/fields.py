@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from cfn_jax.errors import CfnError
+
 Limits = Mapping[str, tuple[float, float]]  # a field's name to its least and largest legal value
 
 
@@ -22,7 +24,7 @@ def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def check_numbers(config: Any, limits: Limits) -> None:
-  """Raises ValueError for a number that no run can have, naming its field and the limit.
+  """Raises CfnError for a number that no run can have, naming its field and the limit.
 
   Fields that the config does not have are passed over. Limits stand beside what reads the fields.
   """
@@ -31,4 +33,4 @@ def check_numbers(config: Any, limits: Limits) -> None:
     value = values.get(field, least)
     if not least <= value <= largest:  # nan lies nowhere
       limit = f'at most {largest}' if value > largest else f'at least {least}'
-      raise ValueError(f'{field} = {value}: {limit}')
+      raise CfnError(f'{field} = {value}: {limit}')

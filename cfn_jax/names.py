@@ -9,13 +9,6 @@ import unicodedata
 _HIDDEN = ('Cc', 'Cf', 'Cn', 'Co', 'Cs', 'Zl', 'Zp')  # control, format, unassigned, line ends ...
 
 
-class LinesError(ValueError):
-  """An error of one line or several, an argument each: a name in them may hold line ends."""
-
-  def __str__(self) -> str:
-    return '\n'.join(map(str, self.args))
-
-
 def printable(text: object, *, encoding: str = 'utf-8') -> str:
   r"""Returns a text in one line; what cannot be shown is escaped.
 

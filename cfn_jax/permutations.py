@@ -7,7 +7,6 @@ import argparse
 import math
 import pathlib
 import re
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -155,14 +154,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 @terminal.interruptible()
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code, 2 for bad input."""
-  try:
-    run(make_parser().parse(argv))
-  except (ValueError, OSError) as error:
-    return terminal.say_error(*terminal.describe(error))
-  return 0
+@terminal.short_errors()
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
+  run(make_parser().parse(argv))
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

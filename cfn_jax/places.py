@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cfn_jax.errors import CfnError
+
 _ADDRESS = re.compile(r'\s*[A-Za-z][A-Za-z0-9+.-]*://')
 
 
-class PlaceError(ValueError):
+class PlaceError(CfnError):
   """A value that names no place on the disk: which flag or field, and what to do."""
 
 

@@ -19,6 +19,7 @@ import rich.text
 import tqdm
 
 from cfn_jax import names
+from cfn_jax.errors import CfnError
 
 BAD_INPUT = 2  # exit code
 MOST_LINES = 5  # of an error
@@ -54,6 +55,17 @@ def interruptible() -> Iterator[None]:
   except KeyboardInterrupt:
     say('SIGINT: stopped')
     sys.exit(128 + signal.SIGINT)
+
+
+@contextlib.contextmanager
+def short_errors(*others: type[Exception]) -> Iterator[None]:
+  """Ends the program with a message, not a traceback, after an error of ours, of the system, or of
+  the other kinds that are given; a decorator too."""
+  kinds: tuple[type[Exception], ...] = (CfnError, OSError, *others)
+  try:
+    yield
+  except kinds as error:
+    fail(*describe(error))
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:
@@ -111,7 +123,7 @@ def describe(error: Exception) -> list[str]:
   if isinstance(error, OSError) and error.strerror:
     named = isinstance(error.filename, str | bytes | os.PathLike)
     return [f'{os.fsdecode(error.filename)}: {error.strerror}' if named else error.strerror]
-  if isinstance(error, names.LinesError):
+  if isinstance(error, CfnError):
     return [str(line) for line in error.args]
   return [str(error) or type(error).__name__]
 

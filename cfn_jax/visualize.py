@@ -20,6 +20,7 @@ PICTURES = ('puzzles',)
 
 
 @terminal.interruptible()
+@terminal.short_errors()
 def main(arguments: list[str]) -> None:
   """Reads the flags and draws."""
   command.quiet_libraries()
@@ -30,18 +31,17 @@ def main(arguments: list[str]) -> None:
   out = places.local(OUT.value, '--out')
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
     terminal.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
-  with command.short_errors(ValueError, OSError):
-    command.check_task(CONFIG.value, command.config_text(CONFIG), command.PUZZLES)
-    command.refuse_idle(CONFIG)
-    devices.check_platform()
-    pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
-    places.make_folder(out.parent, '--out')
-    try:
-      run_pictures.draw_training_puzzles(out, pretext)
-    except OSError as error:
-      if error.filename != str(out):
-        raise
-      raise places.PlaceError(f'--out={out} cannot be written: {error.strerror}') from None
+  command.check_task(CONFIG.value, command.config_text(CONFIG), command.PUZZLES)
+  command.refuse_idle(CONFIG)
+  devices.check_platform()
+  pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
+  places.make_folder(out.parent, '--out')
+  try:
+    run_pictures.draw_training_puzzles(out, pretext)
+  except OSError as error:
+    if error.filename != str(out):
+      raise
+    raise places.PlaceError(f'--out={out} cannot be written: {error.strerror}') from None
   terminal.say(f'{out}: {pretext.training.source.description}')
 
 

@@ -11,6 +11,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parent.parent / 'cfn_jax'
 
 # What the modules of a room may import, besides their own room where that is named.
 ROOMS = {
+  'errors': set(),
   'fields': set(),
   'names': set(),
   'places': set(),
@@ -20,7 +21,8 @@ ROOMS = {
   'data': {'data'},
   'jigsaw/permutation': {'jigsaw/permutation', 'data/file_kinds'},
   'jigsaw/colours': set(),
-  'jigsaw/puzzle': {'jigsaw/colours'},
+  'data/resampling': set(),
+  'jigsaw/puzzle': {'data/resampling', 'jigsaw/colours'},
   'jigsaw/questions': {'jigsaw/puzzle'},
   'jigsaw/reports': {'jigsaw', 'models', 'training/metrics'},
   'jigsaw/solving': set(),
@@ -29,7 +31,7 @@ ROOMS = {
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
   'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},
-  'transfer': {'models', 'training/digests', 'transfer'},
+  'transfer': {'models', 'training/step_folders', 'transfer'},
   'timing/hardware': set(),
   'timing/hlo': set(),
   'timing/program': {'timing/hlo'},
@@ -48,10 +50,13 @@ ROOMS = {
   'evaluation/tables': set(),
   'evaluation/pooling': set(),
   'evaluation/feature_cache': set(),
-  'evaluation/views': {'data', 'jigsaw/puzzle'},
   'evaluation': {'training', 'data', 'models', 'jigsaw', 'transfer', 'evaluation', 'pictures'},
+  'inpainting/masks': set(),
+  'inpainting/transform': {'data/pipeline', 'data/views', 'inpainting/masks'},
+  'inpainting': {'training', 'data', 'models', 'inpainting', 'jigsaw/network', 'pictures'},
   'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},
   '': {  # command lines
+    'inpainting',
     'jigsaw',
     'training',
     'data',
@@ -69,7 +74,7 @@ ROOMS = {
   },
 }
 # What every room may use.
-SHARED = {'fields', 'names', 'places', 'terminal'}
+SHARED = {'errors', 'fields', 'names', 'places', 'terminal'}
 LEAVES = (
   'fields.py',
   'idle.py',
@@ -100,7 +105,8 @@ LOADER_MODULES = (
   'cfn_jax.data.images',
   'cfn_jax.data.sources',
   'cfn_jax.data.pipeline',
-  'cfn_jax.evaluation.views',
+  'cfn_jax.data.views',
+  'cfn_jax.inpainting.transform',
 )
 
 

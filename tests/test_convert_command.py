@@ -87,7 +87,7 @@ def test_every_format_gives_the_same_features(workdir, tmp_path):
     for record in ('unit', 'caffe', 'imagenet'):
       out = tmp_path / f'{to}_{record}'
       arguments = [f'--checkpoint={workdir}', f'--to={to}', f'--out={out}', f'--input={record}']
-      assert convert.main(arguments) == 0
+      convert.main(arguments)
       weights = files.load_weights(out)
       assert weights.input == inputs.RECORDS[record]
       found[out.name] = cases.trunk_stages(weights, images)['conv5']
@@ -98,7 +98,7 @@ def test_every_format_gives_the_same_features(workdir, tmp_path):
 def test_a_cfn_keeps_its_head_and_its_own_normalisation(workdir, tmp_path, capsys):
   out = tmp_path / 'out'
   arguments = [f'--checkpoint={workdir}', '--to=caffe', '--model=cfn', f'--out={out}']
-  assert convert.main(arguments) == 0
+  convert.main(arguments)
   assert 'conv1..conv5, fc6, fc7, fc8 loaded (16/16 arrays)' in capsys.readouterr().out
   weights = files.load_weights(out)
   assert (weights.kind, weights.tiles(), weights.input.normalization) == ('cfn', 9, 'tile')
@@ -108,7 +108,7 @@ def test_a_cfn_keeps_its_head_and_its_own_normalisation(workdir, tmp_path, capsy
 def test_fresh_layers_are_drawn_where_classes_are_asked_for(workdir, tmp_path, capsys):
   arguments = [f'--checkpoint={workdir}', '--to=npz', '--classes=5', '--fc-init=he', '--seed=3']
   for name in ('one', 'two'):
-    assert convert.main([*arguments, f'--out={tmp_path / name}']) == 0
+    convert.main([*arguments, f'--out={tmp_path / name}'])
   assert 'fc6, fc7, fc8 new' in capsys.readouterr().out
   one, two = (files.load_weights(tmp_path / name) for name in ('one', 'two'))
   assert one.kind == 'alexnet' and one.params['fc8']['kernel'].shape == (4096, 5)
@@ -117,9 +117,9 @@ def test_fresh_layers_are_drawn_where_classes_are_asked_for(workdir, tmp_path, c
 
 def test_a_file_comes_in_and_goes_straight_out_again(tmp_path, shared_root, capsys):
   golden = shared_root('golden/caffenet_trunk.caffemodel')
-  assert convert.main([f'--from={golden}', f'--out={tmp_path / "in"}']) == 0
+  convert.main([f'--from={golden}', f'--out={tmp_path / "in"}'])
   assert 'note: the file does not say its input: caffe assumed' in capsys.readouterr().out
-  assert convert.main([f'--from={golden}', '--to=caffe', f'--out={tmp_path / "out"}']) == 0
+  convert.main([f'--from={golden}', '--to=caffe', f'--out={tmp_path / "out"}'])
   source = files.load_weights(golden)
   for name in ('in', 'out'):
     cases.assert_same_arrays(files.load_weights(tmp_path / name), source)
@@ -129,9 +129,7 @@ def test_a_file_comes_in_and_goes_straight_out_again(tmp_path, shared_root, caps
 def test_the_layer_order_stays_what_the_file_says(tmp_path):
   weights = cases.draw(order='alexnet', width=0.1, features=8)
   files.save_weights(weights, tmp_path / 'w.npz')
-  assert (
-    convert.main([f'--from={tmp_path / "w.npz"}', '--to=caffe', f'--out={tmp_path / "o"}']) == 0
-  )
+  convert.main([f'--from={tmp_path / "w.npz"}', '--to=caffe', f'--out={tmp_path / "o"}'])
   text = (tmp_path / 'o' / 'deploy.prototxt').read_text()
   assert text.index('"norm1"') < text.index('"pool1"')
 
@@ -139,11 +137,11 @@ def test_the_layer_order_stays_what_the_file_says(tmp_path):
 def test_a_folder_is_replaced_only_when_asked_and_only_ours(workdir, tmp_path, capsys):
   out = tmp_path / 'out'
   arguments = [f'--checkpoint={workdir}', '--to=npz', f'--out={out}']
-  assert convert.main(arguments) == 0
+  convert.main(arguments)
   before = (out / 'weights.npz').read_bytes()
   assert '--overwrite' in _fail(capsys, *arguments, '--step=3')
   assert (out / 'weights.npz').read_bytes() == before
-  assert convert.main([*arguments, '--step=3', '--overwrite']) == 0
+  convert.main([*arguments, '--step=3', '--overwrite'])
   assert (out / 'weights.npz').read_bytes() != before
   (tmp_path / 'mine').mkdir()
   (tmp_path / 'mine' / 'thesis.txt').write_text('years of work')
@@ -156,7 +154,7 @@ def test_a_folder_is_replaced_only_when_asked_and_only_ours(workdir, tmp_path, c
 def test_what_a_user_put_beside_our_files_is_never_deleted(sources, tmp_path, capsys):
   out = tmp_path / 'out'
   arguments = [f'--from={sources["file"]}', f'--out={out}', '--overwrite']
-  assert convert.main(arguments) == 0
+  convert.main(arguments)
   (out / '__pycache__').mkdir()
   (out / '__pycache__' / 'mine.pyc').write_text('not of a module of ours')
   (out / 'notes.txt').write_text('years of work')
@@ -181,8 +179,8 @@ def test_a_link_is_followed_and_stays(sources, tmp_path):
   (tmp_path / 'disk').mkdir()
   (tmp_path / 'out').symlink_to(tmp_path / 'disk' / 'out')
   arguments = [f'--from={sources["file"]}', f'--out={tmp_path / "out"}']
-  assert convert.main(arguments) == 0
-  assert convert.main([*arguments, '--overwrite', '--input=unit']) == 0
+  convert.main(arguments)
+  convert.main([*arguments, '--overwrite', '--input=unit'])
   assert (tmp_path / 'out').is_symlink()
   assert files.load_weights(tmp_path / 'disk' / 'out').input == inputs.RECORDS['unit']
   assert [path.name for path in (tmp_path / 'disk').iterdir()] == ['out']
@@ -197,7 +195,7 @@ def test_a_link_to_itself_is_named(sources, tmp_path, capsys):
 def test_the_old_folder_is_there_until_the_new_one_is(sources, tmp_path, capsys, monkeypatch):
   out = tmp_path / 'out'
   arguments = [f'--from={sources["file"]}', f'--out={out}']
-  assert convert.main(arguments) == 0
+  convert.main(arguments)
   before = {path.name: path.read_bytes() for path in out.iterdir()}
   rename, seen = pathlib.Path.rename, []
 
@@ -226,8 +224,8 @@ def test_the_old_folder_is_there_until_the_new_one_is(sources, tmp_path, capsys,
     (('--checkpoint={workdir}', '--to=npz', '--weights=ema'), 'kept no ema'),
     (('--checkpoint={workdir}', '--to=npz', '--model=cfn', '--stride=4'), 'made for stride 2'),
     (('--from=setup.py',), 'holds no weights but text; .npz'),
-    (('--checkpoint={workdir}', '--to=npz', '--classes=-3'), '--classes=-3: from 0 to 1000000'),
-    (('--checkpoint={workdir}', '--to=npz', '--stride=40'), '--stride=40: from 0 to 11'),
+    (('--checkpoint={workdir}', '--to=npz', '--classes=-3'), '--classes=-3: at least 0'),
+    (('--checkpoint={workdir}', '--to=npz', '--stride=40'), '--stride=40: at most 11'),
     (('--checkpoint={workdir}', '--to=safetensors', '--names=vissl'), '96, 256, 384, 384, 256'),
     # Flags that would change nothing.
     (('--from={bare}', '--classes=5'), '--classes=5: fresh layers are AlexNet'),

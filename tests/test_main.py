@@ -177,7 +177,7 @@ BAD = {
   '--config.data.val_max_images=-1': 'data.val_max_images = -1: at least 0',
   'config.batch_size=64': "'config.batch_size=64' is no flag",
   '--config.schedule=linear': "schedule = 'linear' is unknown: one of step, cosine",
-  '--config.solver=adam': "solver = 'adam' is unknown: one of caffe, optax",
+  '--config.solver=adam': "solver = 'adam' is unknown: one of caffe, optax, adamw",
   '--config.compute_dtype=float16': "compute_dtype = 'float16': one of float32, bfloat16",
 }
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from cfn_jax import arguments as command_lines
-from cfn_jax import command, names, places, terminal
+from cfn_jax import names, places, terminal
 from cfn_jax.data import record
 from cfn_jax.jigsaw import questions
-from cfn_jax.pictures import class_scores, figures, permutations, puzzles
+from cfn_jax.pictures import class_scores, curves, figures, permutations, puzzles
 from cfn_jax.training import checkpoint
 
 ODD = (
@@ -106,18 +106,23 @@ def test_an_error_is_five_lines_at_most(capsys):
 @pytest.mark.parametrize('error', [record.SourceError, checkpoint.CheckpointError])
 def test_a_name_with_line_ends_neither_splits_an_error_nor_cuts_its_remedy(error, capsys):
   odd = 'a\n' * 9
-  with pytest.raises(SystemExit), command.short_errors(error):
+  with pytest.raises(SystemExit), terminal.short_errors():
     raise error(f'{odd} is not right; take another:', f'  {odd} then', '  and more')
   told = r'a\n' * 9
   said = capsys.readouterr().err
   assert said == f'error: {told} is not right; take another:\n  {told} then\n  and more\n'
   for other in (places.PlaceError(f'{odd}: no'), OSError(28, 'no', odd)):
-    with pytest.raises(SystemExit), command.short_errors(ValueError, OSError):
+    with pytest.raises(SystemExit), terminal.short_errors():
       raise other
     assert capsys.readouterr().err == f'error: {told}: no\n'
   terminal.say(f'everything is in {odd}')
   terminal.show_pairs([('workdir', odd)])
   assert capsys.readouterr().err == f'everything is in {told}\nworkdir  {told}\n'
+
+
+def test_a_fault_of_the_program_keeps_its_traceback():
+  with pytest.raises(ValueError, match='shapes'), terminal.short_errors():
+    raise ValueError('shapes')
 
 
 PRINTED = {
@@ -200,7 +205,7 @@ def test_a_run_outlives_pictures_that_cannot_be_drawn(tmp_path, monkeypatch, cap
   def fail(*_, **__):
     raise RuntimeError('no font')
 
-  for module, name in ((run, 'draw_training_puzzles'), (puzzles, 'draw_curves')):
+  for module, name in ((run, 'draw_training_puzzles'), (curves, 'draw_curves')):
     monkeypatch.setattr(module, name, fail)
   for name in ('_show', 'sample_validation_puzzles', '_take'):
     monkeypatch.setattr(run, name, fail)

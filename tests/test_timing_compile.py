@@ -193,7 +193,8 @@ def test_lines_of_source_are_found_in_what_xla_writes():
 
 
 def test_an_unknown_target_is_refused_with_the_list(capsys):
-  assert benchmark.main(['compile', '--target=h100:3']) == 2
+  with pytest.raises(SystemExit, match='2'):
+    benchmark.main(['compile', '--target=h100:3'])
   said = capsys.readouterr().err
   assert (
     "--target: 'h100:3' is none of v5e:2x2" in said
@@ -219,7 +220,8 @@ def test_what_no_step_can_have_is_refused_before_the_compiler_is_asked(
   options, said, capsys, monkeypatch
 ):
   monkeypatch.setattr(compile, 'check_compiler', lambda _: pytest.fail('asked for'))
-  assert benchmark.main(['compile', '--target=h100:1', *options]) == 2
+  with pytest.raises(SystemExit, match='2'):
+    benchmark.main(['compile', '--target=h100:1', *options])
   error = capsys.readouterr().err
   assert said in error and len(error.splitlines()) == 1
 
@@ -234,16 +236,19 @@ def test_a_missing_compiler_or_one_of_another_jax_is_one_line(capsys, monkeypatc
 
   monkeypatch.setattr(importlib.metadata, 'version', version)
   for target, package in (('v5e:2x2', 'libtpu'), ('h100:1', 'jax-cuda12-plugin')):
-    assert benchmark.main(['compile', f'--target={target}']) == 2
+    with pytest.raises(SystemExit, match='2'):
+      benchmark.main(['compile', f'--target={target}'])
     said = capsys.readouterr().err
     assert f'the compiler is not installed ({package})' in said and '.[compile]' in said
     rest = {'jax-cuda12-pjrt': jax.__version__, 'nvidia-cuda-nvcc-cu12': '12.9'}
     versions |= {package: '0.0.1'} | rest
-    assert benchmark.main(['compile', f'--target={target}']) == 2
+    with pytest.raises(SystemExit, match='2'):
+      benchmark.main(['compile', f'--target={target}'])
     said = capsys.readouterr().err
     assert f'{package} 0.0.1 is not made for jax {jax.__version__}' in said
   versions |= {'jax-cuda12-plugin': f'{jax.__version__}0'}  # 0.10.20 is not 0.10.2
-  assert benchmark.main(['compile', '--target=h100:1']) == 2
+  with pytest.raises(SystemExit, match='2'):
+    benchmark.main(['compile', '--target=h100:1'])
   assert 'is not made for' in capsys.readouterr().err
 
 
@@ -252,7 +257,8 @@ def test_a_place_that_cannot_be_written_is_named_before_any_compilation(
 ):
   monkeypatch.setattr(compile, 'check_compiler', lambda _: None)
   monkeypatch.setattr(compile, 'compile_for', lambda *_: pytest.fail('compiled'))
-  assert benchmark.main(['compile', '--target=h100:1', f'--dump={tmp_path}']) == 2
+  with pytest.raises(SystemExit, match='2'):
+    benchmark.main(['compile', '--target=h100:1', f'--dump={tmp_path}'])
   assert f'{tmp_path}: Is a directory' in capsys.readouterr().err
 
 
@@ -270,7 +276,7 @@ def test_a_step_without_room_is_a_line_too(capsys, monkeypatch):
   }
   monkeypatch.setattr(compile, 'check_compiler', lambda _: None)
   monkeypatch.setattr(compile, 'compile_for', lambda *_: (dict(figures), []))
-  assert benchmark.main(['compile', '--target=v5e:2x2,v5e:4x4', '--batch=4096']) == 0
+  benchmark.main(['compile', '--target=v5e:2x2,v5e:4x4', '--batch=4096'])
   told = capsys.readouterr()
   assert len(told.out.splitlines()) == 2  # one for each target
   assert 'takes 31.5 GiB a device, 15.8 too many: a batch of some 1908' in told.err
@@ -292,7 +298,8 @@ def test_a_compiler_that_fails_is_one_line(script, said, capsys, monkeypatch, tm
   program.chmod(0o755)
   monkeypatch.setattr(compile, 'check_compiler', lambda _: None)
   monkeypatch.setattr(compile.sys, 'executable', str(program))
-  assert benchmark.main(['compile', '--target=v5e:2x2']) == 2
+  with pytest.raises(SystemExit, match='2'):
+    benchmark.main(['compile', '--target=v5e:2x2'])
   error = capsys.readouterr().err
   assert said in error and len(error.splitlines()) == 1
 
@@ -373,7 +380,7 @@ def test_the_step_compiles_for_machines_that_are_not_here(target, tmp_path, capf
   dump = tmp_path / 'program.txt'
   options = ['--config=cfn:small', '--dtype=bfloat16', '--permutations-per-pass=1', '--top=3']
   files = [f'--batch={256 * count}', f'--dump={dump}']
-  assert benchmark.main(['compile', f'--target={target}', *options, *files]) == 0
+  benchmark.main(['compile', f'--target={target}', *options, *files])
   told = capfd.readouterr()
   (line,) = told.out.splitlines()
   found = json.loads(line)
@@ -399,7 +406,7 @@ def test_the_full_step_moves_at_most_eight_gigabytes_on_a_gpu(target, batch, cap
   except ValueError as error:
     pytest.skip(str(error))
   options = [f'--target={target}', f'--batch={batch}', '--dtype=bfloat16']
-  assert benchmark.main(['compile', *options]) == 0
+  benchmark.main(['compile', *options])
   found = json.loads(capsys.readouterr().out)
   assert found['bytes_moved'] <= 8e9 and found['temporary_bytes'] <= 1.1e9
   assert found['scatters'] == 1 and set(found['collectives']) <= {'all-reduce'}

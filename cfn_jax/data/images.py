@@ -25,6 +25,7 @@ from PIL import Image, ImageFile
 
 from cfn_jax import terminal
 from cfn_jax.data import file_kinds, orientation, wholeness
+from cfn_jax.errors import CfnError
 
 # Larger pictures are refused before any memory is taken; above this Pillow warns of a bomb.
 MAX_PIXELS = 89_478_485
@@ -42,7 +43,7 @@ _JPEG_NO_PAYLOAD = frozenset([0x01, *range(0xD0, 0xDA)])
 warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)
 
 
-class BadImage(ValueError):  # noqa: N818
+class BadImage(CfnError):  # noqa: N818
   """A file that gives no picture. The message is 'NAME: reason'."""
 
   def __init__(self, name: str, reason: str) -> None:

@@ -20,13 +20,14 @@ from typing import TypeVar
 from absl import flags
 
 from cfn_jax.data import parent as parents
+from cfn_jax.errors import CfnError
 
 Made = TypeVar('Made')
 
 SHARED_MEMORY = pathlib.Path('/dev/shm')
 
 
-class LoadingError(RuntimeError):
+class LoadingError(CfnError):
   """Batches cannot be made in the way that was asked for; the message says what can be done."""
 
 
@@ -50,12 +51,12 @@ class Loading:
   def __post_init__(self) -> None:
     for name, least in (('num_workers', 0), ('num_threads', 1), ('read_ahead_batches', 1)):
       if getattr(self, name) < least:
-        raise ValueError(f'data.{name} = {getattr(self, name)}: at least {least}')
+        raise CfnError(f'data.{name} = {getattr(self, name)}: at least {least}')
 
   def rows(self, batch_size: int) -> range:
     """Returns this host's rows of each batch."""
     if batch_size % self.hosts:
-      raise ValueError(f'a batch of {batch_size} cannot be shared by {self.hosts} hosts equally')
+      raise CfnError(f'a batch of {batch_size} cannot be shared by {self.hosts} hosts equally')
     share = batch_size // self.hosts
     return range(self.host * share, (self.host + 1) * share)
 

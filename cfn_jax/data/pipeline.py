@@ -14,6 +14,7 @@ import numpy as np
 
 from cfn_jax.data import images, sources, streams
 from cfn_jax.data.loading import Loading, LoadingError, run_over
+from cfn_jax.errors import CfnError
 
 __all__ = [
   'Batch',
@@ -71,7 +72,7 @@ class Reader:
 
   def __post_init__(self) -> None:
     if self.on_bad_image not in ON_BAD_IMAGE:
-      raise ValueError(
+      raise CfnError(
         f"data.on_bad_image = '{self.on_bad_image}' is unknown: one of {', '.join(ON_BAD_IMAGE)}"
       )
 

@@ -19,9 +19,10 @@ from cfn_jax.data import parent as parents
 from cfn_jax.data import prepare_shard
 from cfn_jax.data.prepare_shard import Settings
 from cfn_jax.data.record import Source
+from cfn_jax.errors import CfnError
 
 
-class PrepareError(ValueError):
+class PrepareError(CfnError):
   """A run that cannot start or continue: what is wrong, and what would be right."""
 
 

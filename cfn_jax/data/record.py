@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cfn_jax import names
+from cfn_jax.errors import CfnError
 
 
-class SourceError(names.LinesError):
+class SourceError(CfnError):
   """A data set that cannot be opened: what is wrong, where, and what would be right."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity, runs, tables, trunks
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
@@ -37,18 +38,18 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run of each K and the reference.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    CfnError: what is wrong, where, and what would be right.
   """
   layers = tuple(config.layers)
   if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
-    raise ValueError(f'layers = {layers}: different numbers from 1 to 5')
+    raise CfnError(f'layers = {layers}: different numbers from 1 to 5')
   if config.model.name != 'cfn':
-    raise ValueError(f"model.name = '{config.model.name}': the table is about 'cfn'")
+    raise CfnError(f"model.name = '{config.model.name}': the table is about 'cfn'")
   pretext = pretexts.open_pretext(config)
   trunk = trunks.open_trunk(config)
   weights = trunk.weights
   if config.locked_tiles == 'as_learned' and weights.input.normalization:
-    raise ValueError(
+    raise CfnError(
       f"locked_tiles = 'as_learned' has no effect: {trunk.name} learned on normalised tiles, which "
       'its layers get in any case; leave it out'
     )
@@ -143,10 +144,10 @@ def find_record(learned: inputs.InputRecord, *, tiles: str, std: float) -> input
   channels is left to fold into conv1, which is exact.
 
   Raises:
-    ValueError: an unknown `tiles`.
+    CfnError: an unknown `tiles`.
   """
   if tiles not in TILES:
-    raise ValueError(f"locked_tiles = '{tiles}' is unknown: one of {', '.join(TILES)}")
+    raise CfnError(f"locked_tiles = '{tiles}' is unknown: one of {', '.join(TILES)}")
   red, green, blue = learned.mean if learned.channels == 'rgb' else learned.mean[::-1]
   scale, kind, own_std = float(np.mean(learned.scale)), learned.normalization, learned.std
   if not kind and tiles == 'normalised':

@@ -17,8 +17,8 @@ import ml_collections
 import optax
 
 from cfn_jax import fields
-from cfn_jax.data import feed
-from cfn_jax.evaluation import identity, labelled, scores, views
+from cfn_jax.data import feed, views
+from cfn_jax.evaluation import identity, labelled, scores
 from cfn_jax.models import alexnet, figures, inputs
 from cfn_jax.models import trunk as trunks
 from cfn_jax.training import metrics, optimizer

@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax.errors import CfnError
+
 LABEL = 'label'
 CHUNK_ROWS = 256  # read at once where all are read in turn
 
 
-class CacheError(ValueError):
+class CacheError(CfnError):
   """A folder of features that cannot be used: what is wrong, where, what would be right."""
 
 

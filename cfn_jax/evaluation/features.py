@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import feature_cache, identity, pooling, trunks
 from cfn_jax.models import alexnet, cfn, figures, inputs
 from cfn_jax.training import devices, stopping
@@ -129,14 +130,14 @@ def make_extractor(
     kind: see `pooling.KINDS`.
 
   Raises:
-    ValueError: unknown or repeated layers, or an unknown pooling; a view too small.
+    CfnError: unknown or repeated layers, or an unknown pooling; a view too small.
     WeightsError: the weights lack a layer, or fc6 is for images of another size.
   """
   pooling.check_kind(kind)
   if not layers or len(set(layers)) < len(layers) or not set(layers) <= set(LAYERS):
-    raise ValueError(f'layers = {layers}: different ones of {", ".join(LAYERS)}')
+    raise CfnError(f'layers = {layers}: different ones of {", ".join(LAYERS)}')
   if dimensions < 1:
-    raise ValueError(f'features.dimensions = {dimensions}: at least 1')
+    raise CfnError(f'features.dimensions = {dimensions}: at least 1')
   placed = trunks.place_trunk(trunk, stride=stride)
   figures.check_input_size(view_px + 2 * placed.padding, stride)
   weights = trunk.weights
@@ -158,7 +159,7 @@ def make_extractor(
         'of --config.layers'
       )
     if view_px // grid < tile:
-      raise ValueError(
+      raise CfnError(
         f'views.view_px = {view_px}: a view holds {grid} x {grid} tiles of {tile} px, at least '
         f'{grid * tile} px'
       )
@@ -199,9 +200,9 @@ def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
 
 
 def check_dtype(dtype: str) -> None:
-  """Raises ValueError for a type that no cache has."""
+  """Raises CfnError for a type that no cache has."""
   if dtype not in DTYPES:
-    raise ValueError(f"features.dtype = '{dtype}' is unknown: one of {', '.join(DTYPES)}")
+    raise CfnError(f"features.dtype = '{dtype}' is unknown: one of {', '.join(DTYPES)}")
 
 
 def make_measure(extractor: Extractor) -> Measure:

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 import ml_collections
 
 from cfn_jax import fields
-from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks, views
+from cfn_jax.data import views
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks
 from cfn_jax.models import alexnet, figures
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import networks
@@ -37,12 +39,12 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run of each K.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    CfnError: what is wrong, where, and what would be right.
   """
   fields.check_numbers(config, labelled.LIMITS)
   layers = tuple(config.layers)
   if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
-    raise ValueError(f'layers = {layers}: different numbers from 1 to 5')
+    raise CfnError(f'layers = {layers}: different numbers from 1 to 5')
   started = trunks.open_compared(config)
   data = labelled.open_labelled(config, several=False, min_side_px=config.views.resize_px)
   made = [

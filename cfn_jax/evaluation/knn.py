@@ -14,6 +14,7 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import feature_cache, identity, probing, runs, scores, tables
 from cfn_jax.training import devices, stopping
 from cfn_jax.training import task as tasks
@@ -23,16 +24,16 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens data and weights.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    CfnError: what is wrong, where, and what would be right.
   """
   c = config.knn
   if c.k < 1 or c.block_rows < 1:
-    raise ValueError(f'knn.k = {c.k}, knn.block_rows = {c.block_rows}: at least 1')
+    raise CfnError(f'knn.k = {c.k}, knn.block_rows = {c.block_rows}: at least 1')
   if not c.temperature > 0:
-    raise ValueError(f'knn.temperature = {c.temperature}: more than 0')
+    raise CfnError(f'knn.temperature = {c.temperature}: more than 0')
   probe = probing.open_probe(config, crop='centre', mirror=False, draws=1)
   if c.k > len(probe.data.training.reader.source):
-    raise ValueError(
+    raise CfnError(
       f'knn.k = {c.k}: there are {len(probe.data.training.reader.source)} training images'
     )
   layers = tuple(config.layers)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import linear_task, probing, runs, svm, tables
 from cfn_jax.training import settings
 from cfn_jax.training import task as tasks
@@ -26,11 +27,11 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens data and weights.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    CfnError: what is wrong, where, and what would be right.
   """
   if config.classifier not in CLASSIFIERS:
     allowed = ', '.join(CLASSIFIERS)
-    raise ValueError(f"classifier = '{config.classifier}' is unknown: one of {allowed}")
+    raise CfnError(f"classifier = '{config.classifier}' is unknown: one of {allowed}")
   if config.classifier == 'svm':
     svm.check(config)
   linear_task.check_standard(config.probe.standardize)

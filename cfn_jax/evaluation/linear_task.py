@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 from cfn_jax.data import feed, streams
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import feature_cache, features, identity, probing, scores
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
@@ -27,10 +28,10 @@ SMALLEST_VARIANCE = 1e-5  # as BatchNorm's epsilon
 
 
 def check_standard(standardize: str) -> None:
-  """Raises ValueError for an unknown way of normalising features."""
+  """Raises CfnError for an unknown way of normalising features."""
   if standardize not in STANDARDS:
     allowed = ', '.join(repr(each) for each in STANDARDS)
-    raise ValueError(f"probe.standardize = '{standardize}' is unknown: one of {allowed}")
+    raise CfnError(f"probe.standardize = '{standardize}' is unknown: one of {allowed}")
 
 
 def make_task(

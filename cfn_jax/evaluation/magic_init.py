@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from cfn_jax.data import pipeline
-from cfn_jax.evaluation import classifier, views
+from cfn_jax.data import pipeline, views
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import classifier
 from cfn_jax.models import layers as layer_lib
 from cfn_jax.transfer import weights as weights_lib
 
@@ -29,9 +30,9 @@ SEED_STREAM = zlib.crc32(b'magic_init')
 
 
 def check(kind: str) -> None:
-  """Raises ValueError for an unknown kind; '' is off."""
+  """Raises CfnError for an unknown kind; '' is off."""
   if kind and kind not in KINDS:
-    raise ValueError(f"magic_init = '{kind}' is unknown: one of {', '.join(KINDS)}, or ''")
+    raise CfnError(f"magic_init = '{kind}' is unknown: one of {', '.join(KINDS)}, or ''")
 
 
 def add(

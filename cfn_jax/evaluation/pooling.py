@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cfn_jax.errors import CfnError
+
 KINDS = ('average', 'max', 'adaptive', 'bilinear', 'none')
 # Goyal et al.: kernel and stride, by layer and side of its map; strides 2 and 4 at 227 px.
 _AVERAGES = {
@@ -23,9 +25,9 @@ _AVERAGES = {
 
 
 def check_kind(kind: str) -> None:
-  """Raises ValueError for an unknown kind of pooling."""
+  """Raises CfnError for an unknown kind of pooling."""
   if kind not in KINDS:
-    raise ValueError(f"features.pooling = '{kind}' is unknown: one of {', '.join(KINDS)}")
+    raise CfnError(f"features.pooling = '{kind}' is unknown: one of {', '.join(KINDS)}")
 
 
 def pooled_side(side: int, channels: int, *, kind: str, dimensions: int) -> int:
@@ -62,7 +64,7 @@ def pool(maps: jax.Array, layer: str, *, kind: str, dimensions: int) -> jax.Arra
   """Pools square maps float32 `[B, side, side, C]` to `[B, pooled, pooled, C]`.
 
   Raises:
-    ValueError: an unknown kind.
+    CfnError: an unknown kind.
   """
   check_kind(kind)
   side, channels = maps.shape[1], maps.shape[3]

@@ -13,17 +13,9 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import fields
-from cfn_jax.data import feed
-from cfn_jax.evaluation import (
-  feature_cache,
-  features,
-  labelled,
-  runs,
-  scores,
-  tables,
-  trunks,
-  views,
-)
+from cfn_jax.data import feed, views
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import feature_cache, features, labelled, runs, scores, tables, trunks
 from cfn_jax.training import devices, metrics
 
 Figures = dict[str, Any]
@@ -64,17 +56,17 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
     crop, mirror, draws: of the training images' views; see `views.MakeViews`.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    CfnError: what is wrong, where, and what would be right.
   """
   fields.check_numbers(config, labelled.LIMITS)
   model, view, made = config.model, config.views, config.features
   features.check_dtype(made.dtype)
   if made.part_images < 1:
-    raise ValueError(f'features.part_images = {made.part_images}: at least 1')
+    raise CfnError(f'features.part_images = {made.part_images}: at least 1')
   if draws < 1:
-    raise ValueError(f'views.draws = {draws}: at least 1')
+    raise CfnError(f'views.draws = {draws}: at least 1')
   if draws > 1 and crop == 'centre' and not mirror:
-    raise ValueError(
+    raise CfnError(
       f"views.draws = {draws}: all views are alike with views.crop = 'centre'; take 1, "
       "views.mirror = True, or views.crop = 'random'"
     )

@@ -12,7 +12,9 @@ import functools
 import ml_collections
 
 from cfn_jax import fields
-from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, views
+from cfn_jax.data import views
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import classifier, labelled, runs, tables, testing
 from cfn_jax.jigsaw import network as networks
 from cfn_jax.models import alexnet, cfn, figures, inputs
 from cfn_jax.training import task as tasks
@@ -31,12 +33,12 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens the data and builds the run of the network that the config names.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    CfnError: what is wrong, where, and what would be right.
   """
   fields.check_numbers(config, labelled.LIMITS)
   view, name = config.views, config.model.name
   if view.crop not in CROPS:
-    raise ValueError(f"views.crop = '{view.crop}' is unknown: one of {', '.join(CROPS)}")
+    raise CfnError(f"views.crop = '{view.crop}' is unknown: one of {', '.join(CROPS)}")
   least = view.view_px if view.crop == 'whole' else view.resize_px
   data = labelled.open_labelled(config, several=False, min_side_px=least)
   return runs.Plan(
@@ -51,14 +53,14 @@ def make_run(config: ml_collections.ConfigDict, data: labelled.Labelled) -> runs
   """Builds the run of the network that the config names.
 
   Raises:
-    ValueError: several views that would all be alike; see `make_classifier`.
+    CfnError: several views that would all be alike; see `make_classifier`.
   """
   view, test, model = config.views, config.test, config.model
   made = make_classifier(config, data.class_names)
   made.check()
   views_of = views.MakeViews(view.crop, view.view_px, view.resize_px, view.resize, view.mirror)
   if view.crop == 'whole' and test.draws > 1 and not test.mirror:
-    raise ValueError(
+    raise CfnError(
       f'test.draws = {test.draws}: all views of a whole image are alike; take 1, '
       "test.mirror = True, or views.crop = 'random'"
     )
@@ -94,14 +96,14 @@ def make_classifier(
   """Builds the network.
 
   Raises:
-    ValueError: an unknown network or normalisation; a view that is no grid of tiles, or too small.
+    CfnError: an unknown network or normalisation; a view that is no grid of tiles, or too small.
   """
   model, view = config.model, config.views
   if model.name not in PAPER:
-    raise ValueError(f"model.name = '{model.name}' is unknown: one of {', '.join(PAPER)}")
+    raise CfnError(f"model.name = '{model.name}' is unknown: one of {', '.join(PAPER)}")
   grid = model.grid if model.name == 'cfn' else 0
   if grid and (grid < 1 or view.view_px % grid):
-    raise ValueError(f'views.view_px = {view.view_px} is no grid of model.grid = {grid} tiles')
+    raise CfnError(f'views.view_px = {view.view_px} is no grid of model.grid = {grid} tiles')
   figures.check_input_size(view.view_px // max(1, grid), model.stride)
   make = cfn.Cfn if grid else alexnet.AlexNet
   network = make(
@@ -126,15 +128,15 @@ def make_record(config: ml_collections.ConfigDict) -> inputs.InputRecord:
   """Reads how views, or tiles, become the input.
 
   Raises:
-    ValueError: an unknown normalisation, figures that no record has.
+    CfnError: an unknown normalisation, figures that no record has.
   """
   i = config.input
   if i.normalization not in NORMALIZATIONS:
     known = ', '.join(NORMALIZATIONS)
-    raise ValueError(f"input.normalization = '{i.normalization}' is unknown: one of {known}")
+    raise CfnError(f"input.normalization = '{i.normalization}' is unknown: one of {known}")
   fixed = i.normalization == 'global'
   if len(i.mean) != 3 or i.std <= 0:
-    raise ValueError(f'input.mean = {i.mean}, input.std = {i.std}: three numbers, and more than 0')
+    raise CfnError(f'input.mean = {i.mean}, input.std = {i.std}: three numbers, and more than 0')
   scale = i.scale / i.std if fixed else i.scale
   red, green, blue = i.mean
   return inputs.InputRecord(

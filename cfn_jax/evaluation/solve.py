@@ -20,6 +20,7 @@ import optax
 
 from cfn_jax import fields
 from cfn_jax.data import feed
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import (
   features,
   identity,
@@ -41,7 +42,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens the checkpoint and the images.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    CfnError: what is wrong, where, and what would be right.
   """
   c = config.solve
   fields.check_numbers(config, feed.LIMITS)
@@ -49,11 +50,11 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   features.check_dtype(config.features.dtype)
   settings.check(config)
   if c.puzzles_per_image < 2:
-    raise ValueError(f'solve.puzzles_per_image = {c.puzzles_per_image}: at least 2')
+    raise CfnError(f'solve.puzzles_per_image = {c.puzzles_per_image}: at least 2')
   if c.train_visits < 0 or c.outside_permutations < 2:
-    raise ValueError('solve.train_visits: at least 0; solve.outside_permutations: at least 2')
+    raise CfnError('solve.train_visits: at least 0; solve.outside_permutations: at least 2')
   if config.features.part_images < 1 or config.features.part_images % config.eval_batch_size:
-    raise ValueError(
+    raise CfnError(
       f'features.part_images = {config.features.part_images}: a multiple of eval_batch_size = '
       f'{config.eval_batch_size}'
     )

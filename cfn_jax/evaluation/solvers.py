@@ -14,6 +14,7 @@ import numpy as np
 
 from cfn_jax import fields
 from cfn_jax.data import pipeline, sources
+from cfn_jax.errors import CfnError
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
@@ -62,7 +63,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
   """Opens a checkpoint with its own config and permutation set, and its images or others."""
   path = config.weights
   if not path:
-    raise ValueError('weights is empty: a workdir, a step or a folder of weights of a CFN')
+    raise CfnError('weights is empty: a workdir, a step or a folder of weights of a CFN')
   weights = files.load_weights(path, step=config.weights_step, collection=config.weights_collection)
   if (task := weights.origin.get('task', 'jigsaw')) != 'jigsaw':
     raise weights_lib.WeightsError(
@@ -79,7 +80,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
   training, validation = sources.open_config(own.data)
   for which, source in (('training', training), ('validation', validation)):
     if not len(source):
-      raise ValueError(f'{source.description}: there are no {which} images')
+      raise CfnError(f'{source.description}: there are no {which} images')
   readers = {
     which: pipeline.Reader(
       source,

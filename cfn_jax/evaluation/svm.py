@@ -18,6 +18,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity, probing, runs, scores
 
 LENGTH_EPSILON = 1e-5  # added to the length that features are divided by
@@ -25,22 +26,22 @@ Score = Callable[[np.ndarray], np.ndarray]
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError for settings that cannot be, or without scikit-learn."""
+  """Raises CfnError for settings that cannot be, or without scikit-learn."""
   c = config.svm
   if not config.several:
-    raise ValueError("classifier = 'svm' is for images of several classes: several = True (VOC)")
+    raise CfnError("classifier = 'svm' is for images of several classes: several = True (VOC)")
   if not c.costs or min(c.costs) <= 0:
-    raise ValueError(f'svm.costs = {tuple(c.costs)}: at least one, each more than 0')
+    raise CfnError(f'svm.costs = {tuple(c.costs)}: at least one, each more than 0')
   if c.folds < 2:
-    raise ValueError(f'svm.folds = {c.folds}: at least 2')
+    raise CfnError(f'svm.folds = {c.folds}: at least 2')
   if c.positive_weight <= 0:
-    raise ValueError(f'svm.positive_weight = {c.positive_weight}: more than 0')
+    raise CfnError(f'svm.positive_weight = {c.positive_weight}: more than 0')
   if c.max_iterations < 1 or c.num_threads < 0:
-    raise ValueError('svm.max_iterations: at least 1; svm.num_threads: at least 0')
+    raise CfnError('svm.max_iterations: at least 1; svm.num_threads: at least 0')
   if jax.process_count() > 1:
-    raise ValueError("classifier = 'svm' runs in one process: distributed.mode = 'off'")
+    raise CfnError("classifier = 'svm' runs in one process: distributed.mode = 'off'")
   if importlib.util.find_spec('sklearn') is None:
-    raise ValueError("classifier = 'svm' needs scikit-learn: pip install -e '.[svm]'")
+    raise CfnError("classifier = 'svm' needs scikit-learn: pip install -e '.[svm]'")
 
 
 def run(

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import feed
+from cfn_jax.data import feed, views
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import classifier as classifiers
-from cfn_jax.evaluation import labelled, scores, views
+from cfn_jax.evaluation import labelled, scores
 from cfn_jax.training import metrics
 from cfn_jax.training import task as tasks
 
@@ -46,11 +47,11 @@ def make_evaluation(
     average: 'logits' or 'softmax': of the views of an image.
 
   Raises:
-    ValueError: an unknown average, or one that several classes do not have.
+    CfnError: an unknown average, or one that several classes do not have.
   """
   if average not in AVERAGES or (classifier.several and average != 'logits'):
     allowed = 'logits' if classifier.several else ' or '.join(AVERAGES)
-    raise ValueError(f"test.average = '{average}': {allowed}")
+    raise CfnError(f"test.average = '{average}': {allowed}")
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     found, label = classifier.average(params, batch['image'], average), batch['label']

@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_collections
 
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity
 from cfn_jax.models import alexnet, figures, inputs
 from cfn_jax.models import trunk as trunk_lib
@@ -74,7 +75,7 @@ def draw_trunk(
   """Draws a random trunk: of the shapes of other weights, or of a width.
 
   Raises:
-    ValueError: an unknown `init` or `order`.
+    CfnError: an unknown `init` or `order`.
   """
   initial = figures.Initial(init, like.order if like else order)
   if like:
@@ -97,7 +98,7 @@ def draw_trunk(
 def open_trunk(config: ml_collections.ConfigDict) -> Trunk:
   """Reads the trunk that a config names, or draws one where its `weights` are 'random'."""
   if not config.weights:
-    raise ValueError("weights is empty: a workdir, a step or a file of weights, or 'random'")
+    raise CfnError("weights is empty: a workdir, a step or a file of weights, or 'random'")
   if config.weights == RANDOM:
     model = config.model
     return draw_trunk(model.init, seed=config.seed, width=model.width, order=model.order)

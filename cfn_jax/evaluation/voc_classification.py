@@ -14,16 +14,9 @@ from typing import Any
 import ml_collections
 
 from cfn_jax import fields
-from cfn_jax.evaluation import (
-  classifier,
-  labelled,
-  magic_init,
-  runs,
-  tables,
-  testing,
-  trunks,
-  views,
-)
+from cfn_jax.data import views
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import classifier, labelled, magic_init, runs, tables, testing, trunks
 from cfn_jax.models import alexnet, figures
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import networks, surgery
@@ -56,11 +49,11 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run and that of the random baseline.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    CfnError: what is wrong, where, and what would be right.
   """
   fields.check_numbers(config, labelled.LIMITS)
   if config.trained not in TRAINED:
-    raise ValueError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
+    raise CfnError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
   magic_init.check(config.magic_init)
   started = trunks.open_compared(config)
   data = labelled.open_labelled(config, several=True)  # at its own size: scales count its pixels

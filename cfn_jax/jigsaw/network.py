@@ -5,6 +5,7 @@ Paper, section 3.
 
 import ml_collections
 
+from cfn_jax.errors import CfnError
 from cfn_jax.models import alexnet, cfn, figures, trunk
 
 
@@ -25,19 +26,19 @@ def make_model(config: ml_collections.ConfigDict, classes: int) -> alexnet.AlexN
   """Builds the network.
 
   Raises:
-    ValueError: an unknown name; tiles too small for the trunk; k > 1 for the stacked network;
+    CfnError: an unknown name; tiles too small for the trunk; k > 1 for the stacked network;
       fewer outputs than classes.
   """
   c = config.model
   if c.name not in cfn.NAMES:
-    raise ValueError(f"model.name = '{c.name}' is unknown: one of {', '.join(cfn.NAMES)}")
+    raise CfnError(f"model.name = '{c.name}' is unknown: one of {', '.join(cfn.NAMES)}")
   if c.name == 'stacked' and c.permutations_per_pass > 1:
-    raise ValueError(
+    raise CfnError(
       f'model.permutations_per_pass = {c.permutations_per_pass}: the stacked network sees all '
       'tiles at once, 1 is the only choice'
     )
   if 0 < c.fc8_features < classes:
-    raise ValueError(
+    raise CfnError(
       f'model.fc8_features = {c.fc8_features}: at least the {classes} classes, or 0 for one each'
     )
   figures.Initial(c.init, c.order)

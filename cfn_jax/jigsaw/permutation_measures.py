@@ -11,8 +11,10 @@ import math
 
 import numpy as np
 
+from cfn_jax.errors import CfnError
 
-class PermutationError(ValueError):
+
+class PermutationError(CfnError):
   """A permutation set that cannot be made, read or written; the message is one clear line."""
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from cfn_jax import fields
 from cfn_jax.data import feed, pipeline, sources
+from cfn_jax.errors import CfnError
 from cfn_jax.jigsaw import network, questions, transform
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.models import alexnet, cfn, figures, inputs
@@ -37,7 +38,7 @@ def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
   """Reads how tiles are prepared; the scale must go with the initial weights.
 
   Raises:
-    ValueError: figures that no record has; Caffe's initial weights see almost nothing at scale 1
+    CfnError: figures that no record has; Caffe's initial weights see almost nothing at scale 1
       (the loss stays at ln N), He's at scale 50 start at a loss of a hundred.
   """
   # Deviation: scale of normalised tiles: the paper names none; Caffe's initial weights and LRN
@@ -52,10 +53,10 @@ def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
   )
   for holds, message in checks:
     if not holds:
-      raise ValueError(f'puzzle.{message}')
+      raise CfnError(f'puzzle.{message}')
   if init in figures.INITS and not figures.fits(init, scale):
     wanted = 'near 50' if init == 'caffe' else 'near 1'
-    raise ValueError(
+    raise CfnError(
       f"puzzle.tile_scale = {scale} does not go with model.init = '{init}': it needs one {wanted}"
     )
   if kind == 'global':
@@ -67,7 +68,7 @@ def make_questions(config: ml_collections.ConfigDict) -> questions.Questions:
   """Makes the questions of a config's task.
 
   Raises:
-    ValueError: they cannot be had; there are fewer than are asked of an image.
+    CfnError: they cannot be had; there are fewer than are asked of an image.
   """
   fixed = 0
   if config.task == 'rotation':
@@ -79,12 +80,10 @@ def make_questions(config: ml_collections.ConfigDict) -> questions.Questions:
     fixed = config.permutations.fixed_per_image
   count, k = len(asked), config.model.permutations_per_pass
   if not 0 <= fixed <= count:
-    raise ValueError(
-      f'permutations.fixed_per_image = {fixed}: from 0 (all) to the {count} there are'
-    )
+    raise CfnError(f'permutations.fixed_per_image = {fixed}: from 0 (all) to the {count} there are')
   together = k * config.data.puzzles_per_image
   if k < 1 or config.data.puzzles_per_image < 1 or together > (fixed or count):
-    raise ValueError(
+    raise CfnError(
       f'model.permutations_per_pass = {k} times data.puzzles_per_image = '
       f'{config.data.puzzles_per_image}: from 1 to the {fixed or count} {asked.plural} of an image'
     )
@@ -95,7 +94,7 @@ def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
   """Makes or reads the permutation set, uint8 `[N, T]`.
 
   Raises:
-    ValueError: it cannot be had.
+    CfnError: it cannot be had.
   """
   c = config.permutations
   if c.file:
@@ -112,20 +111,20 @@ def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
 
 
 def check_occluders(config: ml_collections.ConfigDict, asked: questions.Questions) -> None:
-  """Raises ValueError for occluders that no puzzle, network or batch can have."""
+  """Raises CfnError for occluders that no puzzle, network or batch can have."""
   most, tiles = config.puzzle.occluders, config.puzzle.grid**2
   if not most:
     return
   told = f'puzzle.occluders = {most}'
   if not 0 < most < tiles:
     room = f'from 0 to {tiles - 1} of the {tiles} tiles' if tiles > 1 else '0, there is one tile'
-    raise ValueError(f'{told}: {room}')
+    raise CfnError(f'{told}: {room}')
   if config.model.name == 'stacked':
-    raise ValueError(f"{told}: they replace features of single tiles: model.name = 'cfn'")
+    raise CfnError(f"{told}: they replace features of single tiles: model.name = 'cfn'")
   if asked.shown < tiles and config.model.permutations_per_pass == 1:
-    raise ValueError(f'{told}: all tiles are needed: model.permutations_per_pass of 2 or more')
+    raise CfnError(f'{told}: all tiles are needed: model.permutations_per_pass of 2 or more')
   if config.batch_size % (2 * config.accumulate_steps):
-    raise ValueError(
+    raise CfnError(
       f'{told}: examples lend each other tiles by twos: batch_size = {config.batch_size}, in '
       f'accumulate_steps = {config.accumulate_steps}, must be a multiple of '
       f'{2 * config.accumulate_steps}'
@@ -241,13 +240,13 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
     evaluated: there must be validation images.
 
   Raises:
-    ValueError: what is wrong in the config or with the data, and what would be right.
+    CfnError: what is wrong in the config or with the data, and what would be right.
   """
 
   def open_readers() -> tuple[pipeline.Reader, pipeline.Reader]:
     training, validation = sources.open_config(config.data)
     if evaluated and not len(validation):
-      raise ValueError(
+      raise CfnError(
         f'none of the {len(training)} images is held out for validation: name a second folder as '
         f'data.val_root, or raise data.val_fraction above {config.data.val_fraction}'
       )

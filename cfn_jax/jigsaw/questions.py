@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax.errors import CfnError
 from cfn_jax.jigsaw import puzzle
 
 PAIRS = ('star', 'all')
@@ -112,14 +113,14 @@ def ask_relative_position(grid: int, pairs: str) -> Questions:
       neighbours.
 
   Raises:
-    ValueError: unknown pairs; a grid without neighbours, or, for the star, without a middle.
+    CfnError: unknown pairs; a grid without neighbours, or, for the star, without a middle.
   """
   if pairs not in PAIRS:
-    raise ValueError(f"pairs = '{pairs}' is unknown: one of {', '.join(PAIRS)}")
+    raise CfnError(f"pairs = '{pairs}' is unknown: one of {', '.join(PAIRS)}")
   if grid < 2:
-    raise ValueError(f'puzzle.grid = {grid}: a tile has no neighbours; at least 2')
+    raise CfnError(f'puzzle.grid = {grid}: a tile has no neighbours; at least 2')
   if pairs == 'star' and grid % 2 == 0:
-    raise ValueError(f"puzzle.grid = {grid}: it has no middle tile for pairs = 'star'; take 3 or 5")
+    raise CfnError(f"puzzle.grid = {grid}: it has no middle tile for pairs = 'star'; take 3 or 5")
   middle = (grid // 2, grid // 2)
   references = [middle] if pairs == 'star' else list(np.ndindex(grid, grid))
   rows, answers = [], []

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cfn_jax.errors import CfnError
 from cfn_jax.models import figures
 from cfn_jax.models import trunk as trunks
 
@@ -94,5 +95,5 @@ def count_parameters(params: Mapping[str, Any]) -> int:
 def find_dtype(name: str) -> Any:
   """Returns the type in which a network computes; raises ValueError where none does."""
   if name not in DTYPES:
-    raise ValueError(f"compute_dtype = '{name}': one of {', '.join(DTYPES)}")
+    raise CfnError(f"compute_dtype = '{name}': one of {', '.join(DTYPES)}")
   return jnp.dtype(name)

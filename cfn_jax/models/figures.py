@@ -8,6 +8,8 @@ import dataclasses
 
 import numpy as np
 
+from cfn_jax.errors import CfnError
+
 CONVOLUTIONS = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')
 FEATURES = (96, 256, 384, 384, 256)
 KERNELS_PX = (11, 5, 3, 3, 3)
@@ -33,9 +35,9 @@ class Initial:
 
   def __post_init__(self) -> None:
     if self.init not in INITS:
-      raise ValueError(f"model.init = '{self.init}' is unknown: one of {', '.join(INITS)}")
+      raise CfnError(f"model.init = '{self.init}' is unknown: one of {', '.join(INITS)}")
     if self.order not in ORDERS:
-      raise ValueError(f"model.order = '{self.order}' is unknown: one of {', '.join(ORDERS)}")
+      raise CfnError(f"model.order = '{self.order}' is unknown: one of {', '.join(ORDERS)}")
 
   def std(self, layer: str, kernel_shape: tuple[int, ...]) -> float:
     """Returns the standard deviation of a layer's weights; `kernel_shape` ends in `in, out`."""
@@ -60,9 +62,9 @@ def fits(init: str, contrast: float) -> bool:
 
 
 def check_contrast(init: str, contrast: float, *, field: str, layers: str) -> None:
-  """Raises ValueError where layers are drawn for inputs of another standard deviation."""
+  """Raises CfnError where layers are drawn for inputs of another standard deviation."""
   if not fits(init, contrast):
-    raise ValueError(
+    raise CfnError(
       f"{field} = '{init}' draws {layers} for inputs of another scale: images are prepared to a "
       f'standard deviation of {contrast:.3g}, which goes with '
       + ("'caffe'" if init == 'he' else "'he'")
@@ -119,11 +121,11 @@ def map_sides(
 
 
 def check_input_size(size_px: int, stride: int, *, padding: int = 0) -> None:
-  """Raises ValueError where an image of this side leaves nothing after the three poolings."""
+  """Raises CfnError where an image of this side leaves nothing after the three poolings."""
   sides = map_sides(size_px, stride, padding=padding)
   if sides['pool5'] < 1:
     listed = ', '.join(f'{name} {side}' for name, side in sides.items())
-    raise ValueError(
+    raise CfnError(
       f'an image of {size_px} px at stride {stride} leaves no map after pool5 ({listed}); '
       'take a larger one or a smaller stride'
     )

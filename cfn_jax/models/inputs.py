@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from cfn_jax import terminal
+from cfn_jax.errors import CfnError
 
 KINDS = ('', 'tile', 'channel', 'mean')
 PIXEL_STD = 58.0  # of photographs, 0..255
 FLAT = 1e-6  # a variance below this is the rounding of a flat image
 
 
-class InputError(ValueError):
+class InputError(CfnError):
   """A record that no input can have, or images that it cannot prepare."""
 
 

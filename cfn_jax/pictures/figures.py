@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cfn_jax import terminal
+from cfn_jax.errors import CfnError
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
@@ -22,7 +23,7 @@ def make(width: float, height: float) -> 'Figure':
   """Makes an empty figure; sides in inches.
 
   Raises:
-    ValueError: Matplotlib refuses the backend that the environment names.
+    CfnError: Matplotlib refuses the backend that the environment names.
   """
   try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -31,7 +32,7 @@ def make(width: float, height: float) -> 'Figure':
     backend = os.environ.get('MPLBACKEND', '')
     if not backend:
       raise
-    raise ValueError(f"MPLBACKEND='{backend}' is no backend of Matplotlib; unset it") from error
+    raise CfnError(f"MPLBACKEND='{backend}' is no backend of Matplotlib; unset it") from error
 
   figure = Figure(figsize=(width, height), layout='constrained')
   FigureCanvasAgg(figure)

@@ -26,7 +26,8 @@ import jax
 import ml_collections
 
 from cfn_jax import arguments as command_lines
-from cfn_jax import names, terminal
+from cfn_jax import terminal
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import tables
 from cfn_jax.timing import hardware, steps
 from cfn_jax.training import devices, settings
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   """Compiles for each target in a process of its own; returns the figures of the JSON lines.
 
   Raises:
-    ValueError: options that no step can have, or a compiler that is missing.
+    CfnError: options that no step can have, or a compiler that is missing.
   """
   jax.config.update('jax_platforms', 'cpu')  # no other device is asked for here
   devices.check_platform()
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   command_lines.check_numbers(arguments, LIMITS)
   check_config(steps.read_config(arguments), targets)
   if arguments.dump and len(targets) > 1:
-    raise ValueError(f'--dump={arguments.dump}: one target; --target names {len(targets)}')
+    raise CfnError(f'--dump={arguments.dump}: one target; --target names {len(targets)}')
   for platform in sorted({machine.platform for machine in machines}):
     check_compiler(platform)
   if arguments.dump:
@@ -92,11 +93,9 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def check_config(config: ml_collections.ConfigDict, targets: Sequence[str]) -> None:
-  """Raises ValueError for a step that nobody could take, before any compilation."""
+  """Raises CfnError for a step that nobody could take, before any compilation."""
   if config.num_devices:
-    raise ValueError(
-      f'num_devices = {config.num_devices}: --target says how many devices there are'
-    )
+    raise CfnError(f'num_devices = {config.num_devices}: --target says how many devices there are')
   for target in targets:
     count, parts = hardware.count_devices(target), config.accumulate_steps
     devices.check_batch(config.batch_size, count, field=f'{target}: --batch', parts=parts)
@@ -105,7 +104,7 @@ def check_config(config: ml_collections.ConfigDict, targets: Sequence[str]) -> N
 
 
 def check_compiler(platform: str) -> None:
-  """Raises ValueError where the compiler of a platform is missing, or made for another JAX."""
+  """Raises CfnError where the compiler of a platform is missing, or made for another JAX."""
   pinned = re.compile(r'libtpu==([\d.]+\.)\*')
   required = (pinned.match(line) for line in importlib.metadata.requires('jax') or [])
   libtpu = next((match[1] for match in required if match), '')
@@ -121,9 +120,9 @@ def check_compiler(platform: str) -> None:
     try:
       version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-      raise ValueError(f'the compiler is not installed ({package}): {EXTRA} brings it') from None
+      raise CfnError(f'the compiler is not installed ({package}): {EXTRA} brings it') from None
     if not f'{version}.'.startswith(wanted):
-      raise ValueError(
+      raise CfnError(
         f'{package} {version} is not made for jax {jax.__version__}, which needs {wanted[:-1]}: '
         f'{EXTRA} brings it'
       )
@@ -153,7 +152,7 @@ def compile_for(
   """Compiles for one target; returns its figures and its costliest operations.
 
   Raises:
-    ValueError: it cannot be done; why.
+    CfnError: it cannot be done; why.
   """
   request = json.dumps({'target': target, 'options': vars(arguments), 'parent': os.getpid()})
   done = subprocess.run(
@@ -168,11 +167,11 @@ def compile_for(
     last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), '')
     killed = 'it was killed, as where memory runs out: a compilation takes some 3 GB'
     why = killed if done.returncode == -9 else last[:300] or f'exit code {done.returncode}'
-    raise ValueError(f'{target}: the compiler failed: {why}')
+    raise CfnError(f'{target}: the compiler failed: {why}')
   answer = json.loads(lines[-1])
   if 'error' in answer:
     first, *others = answer['error']
-    raise names.LinesError(f'{target}: {first.strip()}', *others)
+    raise CfnError(f'{target}: {first.strip()}', *others)
   return answer['figures'], answer['top']
 
 

@@ -6,6 +6,8 @@ Figures of the makers' data sheets: dense FLOP/s, bytes a second, bytes. A leaf:
 import dataclasses
 import math
 
+from cfn_jax.errors import CfnError
+
 # Dense peak, TFLOP/s: float32, tensorfloat32, bfloat16; TPUs have one figure.
 PEAKS = {
   'A100': (19.5, 156.0, 312.0),
@@ -105,8 +107,8 @@ def find_machine(target: str) -> Machine:
   """Returns the machine of a target, as `v5e:2x2` names it.
 
   Raises:
-    ValueError: there is no such target; which there are.
+    CfnError: there is no such target; which there are.
   """
   if target not in TARGETS:
-    raise ValueError(f"--target: '{target}' is none of {', '.join(TARGETS)}")
+    raise CfnError(f"--target: '{target}' is none of {', '.join(TARGETS)}")
   return MACHINES[target.partition(':')[0]]

@@ -9,6 +9,8 @@ import itertools
 import math
 import re
 
+from cfn_jax.errors import CfnError
+
 BITS = {'pred': 8, 'bf16': 16, 'c64': 64, 'c128': 128}  # others are named after theirs: f32, u8
 _SHAPE = re.compile(r'\b([a-z]+[0-9]*[a-z0-9]*)\[([0-9,<=]*)\]')
 _OPERATION = re.compile(r'\s*(?:ROOT )?%?([^ ]+) = (.*)')
@@ -18,7 +20,7 @@ _CALLED = re.compile(
 )
 
 
-class ProgramError(ValueError):
+class ProgramError(CfnError):
   """A text that is no program, or holds what cannot be counted."""
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from cfn_jax import arguments as command_lines
 from cfn_jax import command, places
 from cfn_jax.data import array_records, pipeline, sources, streams
+from cfn_jax.errors import CfnError
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
 
@@ -38,13 +39,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   """Times the loader; returns the figures of the JSON line.
 
   Raises:
-    ValueError: options or images that no run can have.
+    CfnError: options or images that no run can have.
   """
   command_lines.check_numbers(arguments, LIMITS)
   config = command.load_config(arguments.config, tasks=command.PUZZLES)
   reader, make = open_input(arguments.images, config)
   if arguments.puzzles_per_image > len(make.rows):
-    raise ValueError(
+    raise CfnError(
       f'--puzzles-per-image={arguments.puzzles_per_image}: at most the {len(make.rows)} questions '
       'of the config'
     )

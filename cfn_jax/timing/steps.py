@@ -12,6 +12,7 @@ import numpy as np
 from cfn_jax import arguments as command_lines
 from cfn_jax import command
 from cfn_jax.data import pipeline, record
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import frozen_layers, labelled, recognition, trunks, voc_classification
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
@@ -59,13 +60,13 @@ def read_config(
   """Reads the config that the options choose.
 
   Raises:
-    ValueError: options that no step can have; a config of another task.
+    CfnError: options that no step can have; a config of another task.
   """
   command_lines.check_numbers(arguments, LIMITS)
   config = command.load_config(arguments.config, tasks=tasks)
   k = arguments.permutations_per_pass
   if k and config.task not in command.PUZZLES:
-    raise ValueError(f'--permutations-per-pass={k}: {arguments.config} asks no questions of tiles')
+    raise CfnError(f'--permutations-per-pass={k}: {arguments.config} asks no questions of tiles')
   with config.unlocked():
     config.batch_size = arguments.batch or config.batch_size
     config.compute_dtype = arguments.dtype or config.compute_dtype
@@ -80,7 +81,7 @@ def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.nd
   """Builds the task of a config and a batch of one row, without its data and weights.
 
   Raises:
-    ValueError: what is wrong in the config.
+    CfnError: what is wrong in the config.
   """
   if config.task in command.PUZZLES:
     pretext = make_pretext(config)

@@ -13,21 +13,22 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from cfn_jax import terminal
+from cfn_jax.errors import CfnError
 
 PRECISIONS = ('default', 'tensorfloat32', 'float32')  # default: the backend's own choice
 EXTRAS = {'cuda': 'cuda12', 'gpu': 'cuda12', 'tpu': 'tpu'}  # of the package, by platform
 AHEAD = 2  # batches on their way to the devices while a step runs
 
 
-class BatchError(ValueError):
+class BatchError(CfnError):
   """Devices that are not there, or a batch that they cannot share equally."""
 
 
-class PlatformError(ValueError):
+class PlatformError(CfnError):
   """A kind of device that is asked for and not there."""
 
 
-class OutOfMemoryError(RuntimeError):
+class OutOfMemoryError(CfnError):
   """A device has too little memory for a step or an evaluation; what would need less."""
 
 
@@ -139,10 +140,10 @@ def set_precision(name: str) -> None:
   """Chooses how float32 products are computed; see `PRECISIONS`.
 
   Raises:
-    ValueError: another name.
+    CfnError: another name.
   """
   if name not in PRECISIONS:
-    raise ValueError(f"matmul_precision = '{name}' is unknown: one of {', '.join(PRECISIONS)}")
+    raise CfnError(f"matmul_precision = '{name}' is unknown: one of {', '.join(PRECISIONS)}")
   jax.config.update('jax_default_matmul_precision', None if name == 'default' else name)
 
 

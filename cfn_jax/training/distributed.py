@@ -18,6 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from cfn_jax import terminal
+from cfn_jax.errors import CfnError
 from cfn_jax.training import lock, stopping
 
 MODES = ('off', 'auto', 'explicit')
@@ -26,7 +27,7 @@ JOIN_SECONDS = 300.0  # as the runtime waits for the processes
 _NAME_BYTES = 128
 
 
-class DistributedError(ValueError):
+class DistributedError(CfnError):
   """Settings with which no processes can find each other."""
 
 

@@ -11,21 +11,22 @@ from typing import Any
 
 import jax
 
+from cfn_jax.errors import CfnError
 from cfn_jax.training import task as tasks
 
 ON_NONFINITE = ('stop', 'skip')
 
 
-class NonFiniteError(RuntimeError):
+class NonFiniteError(CfnError):
   """A loss or gradient is not a number: at which step, with which records, where to resume."""
 
 
 def check_choice(choice: str, limit: int) -> None:
-  """Raises ValueError for what no run can do about such steps."""
+  """Raises CfnError for what no run can do about such steps."""
   if choice not in ON_NONFINITE:
-    raise ValueError(f"on_nonfinite = '{choice}' is unknown: one of {', '.join(ON_NONFINITE)}")
+    raise CfnError(f"on_nonfinite = '{choice}' is unknown: one of {', '.join(ON_NONFINITE)}")
   if limit < 0:
-    raise ValueError(f'nonfinite_limit = {limit}: at least 0')
+    raise CfnError(f'nonfinite_limit = {limit}: at least 0')
 
 
 class Watch:

@@ -17,13 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from cfn_jax.errors import CfnError
+
 NAME = 'run.lock'
 RENEW_SECONDS = 5.0
 WATCH_SECONDS = 20.0  # a lock of another host that is not renewed for so long is left behind
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
-class LockedError(RuntimeError):
+class LockedError(CfnError):
   """Another run is at work in the workdir: which process, on which host."""
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 
+from cfn_jax.errors import CfnError
+
 
 class Profiler:
   """Writes a trace of steps `start` .. `start + steps - 1`, counted from the first call.
@@ -46,9 +48,9 @@ class Profiler:
 
 
 def check(*, start: int, steps: int) -> None:
-  """Raises ValueError for steps that cannot be traced."""
+  """Raises CfnError for steps that cannot be traced."""
   if steps < 0 or start < 1:
-    raise ValueError(
+    raise CfnError(
       f'profile_steps = {steps}, profile_start_step = {start}: at least 0 and at least 1 (the '
       'first step compiles)'
     )

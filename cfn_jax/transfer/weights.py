@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax.errors import CfnError
 from cfn_jax.models import figures, inputs
 
 Params = dict[str, dict[str, np.ndarray]]
@@ -20,7 +21,7 @@ LAYERS = CONVOLUTIONS + FULLY_CONNECTED
 KINDS = ('trunk', 'alexnet', 'cfn')
 
 
-class WeightsError(ValueError):
+class WeightsError(CfnError):
   """Weights that cannot be read, written or used so: what is wrong, where, what would be right."""
 
 
