@@ -51,15 +51,15 @@ def make_frozen(task: str) -> ml_collections.ConfigDict:
   c.profile_steps = 0  # steps whose trace is written into <workdir>/profile; 0: none
   c.profile_start_step = 10  # the step at which it begins, counted from the start of this process
 
-  # The solver: Caffe's SGD.
-  c.solver = 'caffe'  # 'caffe': the rate inside the velocity; 'optax': outside
+  # The solver. AdamW wants a rate and a decay of its own, such as 0.001 and 0.05.
+  c.solver = 'caffe'  # SGD, 'caffe': the rate inside the velocity, 'optax': outside; or 'adamw'
   c.learning_rate = 0.01  # at the start
   c.schedule = 'step'  # 'step': x decay_factor every decay_steps; 'cosine': to 0 at num_steps
   c.decay_steps = 100_000  # steps between two drops of the rate
   c.decay_factor = 0.1  # each drop multiplies the rate by this
   c.warmup_steps = 0  # steps over which the rate rises linearly; 0: at once
-  c.momentum = 0.9  # 0 to 1
-  c.weight_decay = 5e-4  # L2, weights
+  c.momentum = 0.9  # 0 to 1; 'adamw': of the first average
+  c.weight_decay = 5e-4  # L2, weights; 'adamw': beside the gradient
   c.clip_gradients = 0.0  # larger gradients are shrunk to this norm, all together; 0: off
   c.bias_rate = 2.0  # biases: times the learning rate
   c.bias_decay = 0.0  # biases: times the weight decay
@@ -104,6 +104,14 @@ def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
   d.refresh = False  # True: list the folder again
   d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
+  return d
+
+
+def add_unlabelled(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `data` of pretraining: images whose labels are not read."""
+  d = add_data(c)
+  d.crops_per_photograph = 800  # 'bundled': training crops out of each photograph
+  d.val_crops_per_photograph = 320  # 'bundled': validation crops out of each photograph held out
   return d
 
 

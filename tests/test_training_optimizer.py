@@ -1,6 +1,4 @@
-"""Caffe's SGD against values worked by hand, and the optax order against optax itself."""
-
-import itertools
+"""Caffe's SGD against values worked by hand, the other solvers against optax itself."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from cfn_jax.training import optimizer
+from cfn_jax.errors import CfnError
+from cfn_jax.training import digests, optimizer
 
 SOLVER = {'momentum': 0.5, 'weight_decay': 0.5, 'bias_rate': 2.0, 'bias_decay': 0.0}
 GRADIENTS = (1.0, 2.0, -1.0)
@@ -28,16 +27,17 @@ def parameters():
   }
 
 
-def descend(params, *, gradients=GRADIENTS, locked=(), **settings):
-  """Takes compiled steps with the same gradient for every parameter; gives all parameters met."""
+def descend(params, *, gradients=GRADIENTS, locked=(), solver='caffe', **settings):
+  """Takes compiled steps with the same gradient for every parameter; returns all parameters met."""
   labels = optimizer.label_parameters(params, locked=locked)
-  solver = optimizer.sgd(drop_after_two_steps(), labels, **(SOLVER | settings))
+  solver = optimizer.make_solver(solver, labels, **(SOLVER | settings))
+  schedule = drop_after_two_steps()
   state = solver.init(params)
-  step = jax.jit(solver.update)
+  update = jax.jit(solver.update)
   met = [params]
-  for gradient in gradients:
+  for step, gradient in enumerate(gradients):
     tree = jax.tree.map(lambda w, g=gradient: jnp.full_like(w, g), params)
-    updates, state = step(tree, state, params)
+    updates, state = update(tree, state, params, rate=schedule(step))
     params = optax.apply_updates(params, updates)
     met.append(params)
   return met
@@ -66,13 +66,13 @@ def test_three_steps_in_the_optax_order_equal_values_worked_by_hand():
   #   v = 0.5 * 2   + 2.9   = 3.9      w = 1.8  - 0.1  * 3.9   = 1.41
   #   v = 0.5 * 3.9 - 0.295 = 1.655    w = 1.41 - 0.01 * 1.655 = 1.39345
   # Bias: v = 1, 2.5, 0.25;  b = 1 - 0.2 = 0.8, 0.8 - 0.5 = 0.3, 0.3 - 0.02 * 0.25 = 0.295
-  met = [params['conv1'] for params in descend(parameters(), order='optax')]
+  met = [params['conv1'] for params in descend(parameters(), solver='optax')]
   assert np.allclose([p['kernel'][0] for p in met], [2, 1.8, 1.41, 1.39345], rtol=1e-6)
   assert np.allclose([p['bias'][0] for p in met], [1, 0.8, 0.3, 0.295], rtol=2e-6)
 
 
 def test_orders_differ_only_after_a_drop_of_the_rate():
-  caffe, outside = descend(parameters()), descend(parameters(), order='optax')
+  caffe, outside = descend(parameters()), descend(parameters(), solver='optax')
   for step, (one, other) in enumerate(zip(caffe, outside)):
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other)):
       assert np.allclose(a, b, rtol=1e-6) == (step < 3)
@@ -86,57 +86,71 @@ def test_bias_decay_multiplies_the_weight_decay():
   assert without[1]['conv1']['bias'] == 1 and without[1]['conv1']['kernel'] < 2
 
 
-@pytest.mark.parametrize('order', optimizer.ORDERS)
-def test_locked_parameters_stay_as_they_are_bit_for_bit(order):
-  first, *_, last = descend(parameters(), locked=('fc6',), order=order)
+@pytest.mark.parametrize('solver', optimizer.SOLVERS)
+def test_locked_parameters_stay_as_they_are_bit_for_bit(solver):
+  first, *_, last = descend(parameters(), locked=('fc6',), solver=solver)
   for name in ('kernel', 'bias'):
     assert np.asarray(last['fc6'][name]).tobytes() == first['fc6'][name].tobytes()
     assert (last['conv1'][name] != first['conv1'][name]).all()
-  free = descend(parameters(), order=order)[-1]
+  free = descend(parameters(), solver=solver)[-1]
   assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), free['conv1'], last['conv1']))
 
 
-@pytest.mark.parametrize('order', optimizer.ORDERS)
-def test_locked_parameters_gather_no_velocity_whatever_their_gradient(order):
+@pytest.mark.parametrize('solver', optimizer.SOLVERS)
+def test_locked_parameters_take_no_memory_of_the_solver_whatever_their_gradient(solver):
   params = parameters()
   labels = optimizer.label_parameters(params, locked=('fc6',))
-  solver = optimizer.sgd(drop_after_two_steps(), labels, **SOLVER, order=order)
+  solver = optimizer.make_solver(solver, labels, **SOLVER)
   gradients = {'conv1': params['conv1'], 'fc6': jax.tree.map(lambda w: w * np.nan, params['fc6'])}
-  updates, state = solver.update(gradients, solver.init(params), params)
-  assert all((leaf == 0).all() for leaf in jax.tree.leaves((updates['fc6'], state.velocity['fc6'])))
+  updates, state = solver.update(gradients, solver.init(params), params, rate=0.1)
+  assert all((leaf == 0).all() for leaf in jax.tree.leaves(updates['fc6']))
+  assert not any('fc6' in name for name in digests.name_leaves(state))
 
 
-def test_optax_order_equals_optax():
+@pytest.mark.parametrize(
+  ('name', 'theirs'),
+  [
+    (
+      'optax',
+      lambda schedule: optax.chain(
+        optax.add_decayed_weights(SOLVER['weight_decay']),
+        optax.sgd(schedule, momentum=SOLVER['momentum']),
+      ),
+    ),
+    (
+      'adamw',
+      lambda schedule: optax.adamw(
+        schedule, b1=SOLVER['momentum'], weight_decay=SOLVER['weight_decay']
+      ),
+    ),
+  ],
+)
+def test_solvers_that_optax_has_equal_its_own(name, theirs):
   rng = np.random.default_rng(0)
   params = {'fc8': {'kernel': rng.standard_normal((4, 3)).astype(np.float32)}}
   schedule = drop_after_two_steps()
-  ours = optimizer.sgd(schedule, optimizer.label_parameters(params), **SOLVER, order='optax')
-  theirs = optax.chain(
-    optax.add_decayed_weights(SOLVER['weight_decay']),
-    optax.sgd(schedule, momentum=SOLVER['momentum']),
-  )
+  ours = optimizer.make_solver(name, optimizer.label_parameters(params), **SOLVER)
   results = []
-  for solver in (ours, theirs):
+  for solver in (ours, theirs(schedule)):
     rng, w = np.random.default_rng(1), params
     state = solver.init(w)
-    for _ in range(5):
+    for step in range(5):
       gradient = {'fc8': {'kernel': rng.standard_normal((4, 3)).astype(np.float32)}}
-      updates, state = solver.update(gradient, state, w)
+      extra = {'rate': schedule(step)} if solver is ours else {}
+      updates, state = solver.update(gradient, state, w, **extra)
       w = optax.apply_updates(w, updates)
     results.append(np.asarray(w['fc8']['kernel']))
   assert np.allclose(*results, rtol=1e-5, atol=1e-6)
 
 
-def test_state_counts_steps_and_starts_at_rest():
-  params = parameters()
-  solver = optimizer.sgd(drop_after_two_steps(), optimizer.label_parameters(params), **SOLVER)
-  state = solver.init(params)
-  assert state.count == 0 and state.count.dtype == np.int32
-  assert all((leaf == 0).all() for leaf in jax.tree.leaves(state.velocity))
-  assert jax.tree.structure(state.velocity) == jax.tree.structure(params)
-  for done in itertools.islice(itertools.count(1), 3):
-    _, state = solver.update(params, state, params)
-    assert state.count == done
+def test_gradients_are_clipped_by_their_norm_over_all_parameters_before_anything_else():
+  # Five elements of 3: the norm is 3 * sqrt(5). Clipped to 1, each is 1 / sqrt(5).
+  met = descend(parameters(), gradients=(3.0,), clip_gradients=1.0, weight_decay=0.0)
+  moved = 0.1 / 5**0.5
+  assert np.allclose(met[0]['conv1']['kernel'] - met[1]['conv1']['kernel'], moved, rtol=1e-5)
+  assert np.allclose(met[0]['fc6']['bias'] - met[1]['fc6']['bias'], 2 * moved, rtol=1e-5)
+  few = descend(parameters(), gradients=(3.0,), clip_gradients=7.0, weight_decay=0.0)
+  assert np.allclose(met[0]['conv1']['bias'] - few[1]['conv1']['bias'], 0.6, rtol=1e-5)
 
 
 def test_labels_tell_weights_biases_and_locked_layers_apart():
@@ -177,7 +191,7 @@ def test_cosine_schedule_falls_to_zero_at_the_last_step():
 def test_warmup_rises_linearly_to_the_schedule():
   found = rates((0, 1, 3, 4, 100_000), name='step', warmup_steps=4)
   assert np.allclose(found, [0.0025, 0.005, 0.01, 0.01, 0.001], rtol=1e-5)
-  # The cosine goes on below: at step 1 of 8 half of 0.01 * (1 + cos(pi / 8)) / 2.
+  # The cosine below: at step 1 of 8 half of 0.01 * (1 + cos(pi / 8)) / 2.
   found = rates((1, 4), name='cosine', num_steps=8, warmup_steps=4)
   assert np.allclose(found, [0.5 * 0.009619398, 0.005], rtol=1e-5)
 
@@ -194,6 +208,6 @@ def test_unknown_schedules_are_refused(fields, message):
     rates((0,), **fields)
 
 
-def test_unknown_orders_are_refused():
-  with pytest.raises(ValueError, match="solver = 'adam' is unknown: one of caffe, optax"):
-    optimizer.sgd(drop_after_two_steps(), {}, **SOLVER, order='adam')
+def test_unknown_solvers_are_refused():
+  with pytest.raises(CfnError, match="solver = 'adam' is unknown: one of caffe, optax, adamw"):
+    optimizer.make_solver('adam', {}, **SOLVER)

@@ -1,27 +1,18 @@
-"""Stochastic gradient descent as Caffe does it, as one optax GradientTransformation.
+"""The solvers, as chains of optax: Caffe's SGD, optax's, AdamW. Each step's rate is handed to them.
 
 Source: Caffe's `sgd_solver.cpp` and the `lr_mult` and `decay_mult` of the AlexNet prototxts.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-ORDERS = ('caffe', 'optax')
+from cfn_jax.errors import CfnError
+
+SOLVERS = ('caffe', 'optax', 'adamw')
 SCHEDULES = ('step', 'cosine')
-
-Schedule = Callable[[jax.Array], jax.Array]
-
-
-class SgdState(NamedTuple):
-  """The step number and the velocity of every parameter."""
-
-  count: Any
-  velocity: Any
 
 
 def make_schedule(
@@ -32,25 +23,24 @@ def make_schedule(
   decay_steps: int,
   decay_factor: float,
   warmup_steps: int,
-) -> Schedule:
+) -> optax.Schedule:
   """Returns the learning rate of a step, counted from 0.
 
   `step`: Caffe's, learning_rate * decay_factor ** floor(step / decay_steps). `cosine`: from
   learning_rate to 0 over `num_steps`. Over the first `warmup_steps` it rises linearly (0: off).
   """
   if name not in SCHEDULES:
-    raise ValueError(f"schedule = '{name}' is unknown: one of {', '.join(SCHEDULES)}")
+    raise CfnError(f"schedule = '{name}' is unknown: one of {', '.join(SCHEDULES)}")
   if name == 'step' and decay_steps < 1:
-    raise ValueError(f'decay_steps = {decay_steps}: at least 1')
-
-  def schedule(step: jax.Array) -> jax.Array:
-    if name == 'step':
-      rate = learning_rate * decay_factor ** (step // decay_steps).astype(jnp.float32)
-    else:
-      rate = learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1)))
-    return rate * jnp.minimum(1, (step + 1) / warmup_steps) if warmup_steps else rate
-
-  return schedule
+    raise CfnError(f'decay_steps = {decay_steps}: at least 1')
+  if name == 'step':
+    rate = optax.exponential_decay(learning_rate, decay_steps, decay_factor, staircase=True)
+  else:
+    rate = optax.cosine_decay_schedule(learning_rate, num_steps)
+  if not warmup_steps:
+    return rate
+  rise = optax.linear_schedule(1 / warmup_steps, 1.0, warmup_steps - 1)
+  return lambda step: rate(step) * rise(step)
 
 
 def label_parameters(params: Any, *, locked: tuple[str, ...] = ()) -> Any:
@@ -63,14 +53,14 @@ def label_parameters(params: Any, *, locked: tuple[str, ...] = ()) -> Any:
   return jax.tree_util.tree_map_with_path(label, params)
 
 
-def check_order(order: str) -> None:
-  """Raises ValueError for an unknown order of the update."""
-  if order not in ORDERS:
-    raise ValueError(f"solver = '{order}' is unknown: one of {', '.join(ORDERS)}")
+def check_solver(name: str) -> None:
+  """Raises CfnError for an unknown solver."""
+  if name not in SOLVERS:
+    raise CfnError(f"solver = '{name}' is unknown: one of {', '.join(SOLVERS)}")
 
 
-def sgd(
-  schedule: Schedule,
+def make_solver(
+  name: str,
   labels: Any,
   *,
   momentum: float,
@@ -78,40 +68,49 @@ def sgd(
   bias_rate: float,
   bias_decay: float,
   clip_gradients: float = 0.0,
-  order: str = 'caffe',
-) -> optax.GradientTransformation:
-  """Builds SGD with momentum; `labels` tells each parameter's kind: 'weight', 'bias' or 'locked'.
+) -> optax.GradientTransformationExtraArgs:
+  """Builds a solver whose `update` takes the step's learning rate as `rate`.
 
-  With `clip_gradients` the raw gradients are first shrunk to this norm over all of them (0: off).
-  Caffe's order: g += decay * w; v = momentum * v + rate * g; w -= v. The rate is inside the
-  velocity, so that after a drop the old steps still run out at the old rate; with `order='optax'`
-  it multiplies the velocity from outside. A bias takes `bias_rate` times the rate and `bias_decay`
-  times the decay (Caffe's AlexNet: 2 and 0). Locked parameters take neither step nor decay.
+  It has no count of steps of its own, so a step that is not taken changes nothing of it.
+
+  `caffe`: g += decay * w; v = momentum * v + rate * g; w -= v. The rate is inside the velocity, so
+  that after a drop the old steps still run out at the old rate. `optax`: the rate multiplies the
+  velocity from outside. `adamw`: decay beside Adam's step, whose first average has `momentum` and
+  the second 0.999.
+
+  Args:
+    labels: each parameter's kind: 'weight', 'bias' or 'locked'. A bias takes `bias_rate` times the
+      rate and `bias_decay` times the decay (Caffe's AlexNet: 2 and 0). Locked parameters take
+      neither step nor decay.
+    clip_gradients: raw gradients are first shrunk to this norm over all of them; 0: off.
   """
-  check_order(order)
-  rates = {'weight': 1.0, 'bias': bias_rate, 'locked': 0.0}
-  decays = {'weight': weight_decay, 'bias': weight_decay * bias_decay, 'locked': 0.0}
+  check_solver(name)
 
-  def init(params: Any) -> SgdState:
-    return SgdState(np.array(0, np.int32), jax.tree.map(np.zeros_like, params))
+  def make(factor: float, decay: float) -> optax.GradientTransformation:
+    decays = optax.add_decayed_weights(decay) if decay else optax.identity()
+    velocity, scale = optax.trace(momentum), _scale_by_rate(-factor)
+    parts = {
+      'caffe': (decays, scale, velocity),
+      'optax': (decays, velocity, scale),
+      'adamw': (optax.scale_by_adam(momentum), decays, scale),
+    }
+    return optax.chain(*parts[name])
 
-  def update(gradients: Any, state: SgdState, params: Any = None) -> tuple[Any, SgdState]:
-    rate = schedule(state.count)
-    if clip_gradients:
-      shrink = jnp.minimum(1, clip_gradients / optax.tree.norm(gradients))
-      gradients = jax.tree.map(lambda g: shrink * g, gradients)
+  kinds = {
+    'weight': make(1.0, weight_decay),
+    'bias': make(bias_rate, weight_decay * bias_decay),
+    'locked': optax.set_to_zero(),
+  }
+  clip = optax.clip_by_global_norm(clip_gradients) if clip_gradients else optax.identity()
+  return optax.chain(clip, optax.partition(kinds, labels))
 
-    def descend(label: str, g: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
-      if label == 'locked':
-        return v
-      g = g + decays[label] * w if decays[label] else g
-      return momentum * v + (rate * rates[label] * g if order == 'caffe' else g)
 
-    velocity = jax.tree.map(descend, labels, gradients, state.velocity, params)
-    if order == 'caffe':
-      updates = jax.tree.map(jnp.negative, velocity)
-    else:
-      updates = jax.tree.map(lambda label, v: -rate * rates[label] * v, labels, velocity)
-    return updates, SgdState(state.count + 1, velocity)
+def _scale_by_rate(factor: float) -> optax.GradientTransformationExtraArgs:
+  """Multiplies updates by a factor and the rate that comes with the step."""
 
-  return optax.GradientTransformation(init, update)
+  def update(
+    updates: Any, state: optax.EmptyState, params: Any = None, *, rate: Any, **others: Any
+  ) -> tuple[Any, optax.EmptyState]:
+    return jax.tree.map(lambda g: jnp.asarray(rate * factor, g.dtype) * g, updates), state
+
+  return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

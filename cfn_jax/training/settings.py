@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import ml_collections
+import optax
 from jax.sharding import Mesh
 
 from cfn_jax import fields
@@ -22,7 +23,7 @@ LIMITS = {
   'keep_best': (0, 10**6),
   'plateau_warning_steps': (0, 2**31 - 2),
   'learning_rate': (1e-12, 1e30),
-  'decay_factor': (0, 1),
+  'decay_factor': (1e-12, 1),
   'warmup_steps': (0, 2**31 - 2),
   'momentum': (0, 0.99999),
   'weight_decay': (0, 1),
@@ -36,13 +37,13 @@ def check(config: ml_collections.ConfigDict) -> None:
   fields.check_numbers(config, LIMITS)
   make_mesh(config)
   make_schedule(config)
-  optimizer.check_order(config.solver)
+  optimizer.check_solver(config.solver)
   states.check_decay(config.ema_decay)
   profile.check(start=config.profile_start_step, steps=config.profile_steps)
   finite.check_choice(config.on_nonfinite, config.nonfinite_limit)
 
 
-def make_schedule(config: ml_collections.ConfigDict) -> optimizer.Schedule:
+def make_schedule(config: ml_collections.ConfigDict) -> optax.Schedule:
   return optimizer.make_schedule(
     config.schedule,
     learning_rate=config.learning_rate,
@@ -73,21 +74,20 @@ def make_step(task: tasks.Task, config: ml_collections.ConfigDict) -> tuple[stat
   """Builds the state of step 0 on the host, and the step, to be compiled."""
   params = task.init(config.seed)
   schedule = make_schedule(config)
-  sgd = optimizer.sgd(
-    schedule,
+  solver = optimizer.make_solver(
+    config.solver,
     task.labels(params),
     momentum=config.momentum,
     weight_decay=config.weight_decay,
     bias_rate=config.bias_rate,
     bias_decay=config.bias_decay,
     clip_gradients=config.clip_gradients,
-    order=config.solver,
   )
   averaged = config.ema_decay > 0
-  state = states.init_state(task, sgd, params, averaged=averaged)
+  state = states.init_state(task, solver, params, averaged=averaged)
   step = states.make_step(
     task,
-    sgd,
+    solver,
     schedule,
     seed=config.seed,
     log_every=config.log_every_steps,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from cfn_jax.errors import CfnError
 from cfn_jax.training import task as tasks
 
 
@@ -47,7 +48,7 @@ def init_state(
     step=np.array(0, np.int32),
     params=params,
     ema=jax.tree.map(np.copy, params) if averaged else (),
-    optimizer=optimizer.init(params),
+    optimizer=jax.device_get(optimizer.init(params)),
     totals={name: np.zeros((), np.float32) for name in task.totals},
     bad_steps=np.array(0, np.int32),
     bad_step=np.array(-1, np.int32),
@@ -56,8 +57,8 @@ def init_state(
 
 def make_step(
   task: tasks.Task,
-  optimizer: optax.GradientTransformation,
-  schedule: Callable[[jax.Array], jax.Array],
+  optimizer: optax.GradientTransformationExtraArgs,
+  schedule: optax.Schedule,
   *,
   seed: int,
   log_every: int,
@@ -67,9 +68,11 @@ def make_step(
   """Builds the function of one step, to be compiled: (state, batch) to (state, report).
 
   The report holds the sums since the last logged step and the step's learning rate. A step whose
-  loss or gradient is not finite changes no parameter and adds to no sum; it is counted.
+  loss or gradient is not finite changes no parameter and adds to no sum; it is counted, and the
+  rate, which is a function of the step, drops on time all the same.
 
   Args:
+    optimizer: its `update` takes the rate of the step as `rate`.
     log_every: steps after which the sums start again.
     accumulate_steps: parts of a batch, whose gradients are averaged.
     ema_decay: ema = decay * ema + (1 - decay) * params after each step; 0: no average.
@@ -80,16 +83,14 @@ def make_step(
   def step(state: State, batch: tasks.Batch) -> tuple[State, dict[str, jax.Array]]:
     key = jax.random.fold_in(root, state.step)
     loss, sums, gradients = descend(state.params, batch, key)
-    updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+    rate = schedule(state.step)
+    updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params, rate=rate)
     finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(gradients))
     params = optax.apply_updates(state.params, updates)
     new = params, _average(state.ema, params, ema_decay), optimizer_state
     old = state.params, state.ema, state.optimizer
-
-    def keep(a: jax.Array, b: jax.Array) -> jax.Array:  # counts continue: the rate drops on time
-      return a if jnp.issubdtype(a.dtype, jnp.integer) else jnp.where(finite, a, b)
-
-    params, ema, optimizer_state = jax.tree.map(keep, new, old)
+    kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+    params, ema, optimizer_state = kept
 
     restart = state.step % log_every == 0
     counted = jax.tree.map(lambda a: jnp.where(finite, a, 0), sums)
@@ -101,7 +102,7 @@ def make_step(
       **totals,
       'bad_steps': bad_steps,
       'bad_step': bad_step,
-      'learning_rate': schedule(state.step),
+      'learning_rate': rate,
     }
     return State(state.step + 1, params, ema, optimizer_state, totals, bad_steps, bad_step), report
 
@@ -109,9 +110,9 @@ def make_step(
 
 
 def check_decay(ema_decay: float) -> None:
-  """Raises ValueError for a decay that no moving average can have."""
+  """Raises CfnError for a decay that no moving average can have."""
   if not 0 <= ema_decay < 1:
-    raise ValueError(f'ema_decay = {ema_decay}: at least 0 (off), below 1')
+    raise CfnError(f'ema_decay = {ema_decay}: at least 0 (off), below 1')
 
 
 def _average(ema: Any, params: Any, decay: float) -> Any:
