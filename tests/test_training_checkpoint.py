@@ -258,7 +258,7 @@ def test_an_array_that_a_plain_restore_would_cast_is_refused(tmp_path):
   ('lost', 'why'),
   [
     (digests.OWN, 'not what was saved'),
-    *((name, repr(name)) for name in (digests.ARRAYS, 'config', 'fingerprint')),
+    *((name, f'it has no {name!r}') for name in (digests.ARRAYS, 'config', 'fingerprint')),
   ],
 )
 def test_a_step_without_digests_or_its_config_is_damaged(lost, why, tmp_path):

@@ -8,6 +8,8 @@ import contextlib
 import gc
 import json
 import logging
+import math
+import os
 import pathlib
 import sys
 import textwrap
@@ -16,20 +18,26 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
-from cfn_jax import names
+from cfn_jax.errors import CfnError
 from cfn_jax.training import digests
 
 PARTS = ('_CHECKPOINT_METADATA', 'meta/metadata', 'state/_METADATA', 'state/manifest.ocdbt')
 UNFINISHED = '.orbax-checkpoint-tmp'  # what Orbax adds to a step's name while it is written
 DAMAGED = 'damaged_'
+COLLECTIONS = ('params', 'ema')  # the trees of parameters in a state
+# How many bytes of parameters a byte on the disk may stand for. Trained ones are hardly compressed;
+# Orbax packs zeros, but no network is made of them.
+_MAX_PACKING = 100
 NOW_UNREADABLE = ('PERMISSION_DENIED', 'RESOURCE_EXHAUSTED', 'Too many open files')
 
+Params = dict[str, dict[str, np.ndarray]]  # layer, then 'kernel' and 'bias'
 Read = TypeVar('Read')
 
 
-class CheckpointError(names.LinesError):
+class CheckpointError(CfnError):
   """A checkpoint that cannot be saved, restored or continued: which, why, what would be right."""
 
 
@@ -58,8 +66,9 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
     if not digests.is_sealed(meta):
       raise ValueError('not what was saved')
     _check_kinds(meta)
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise DamagedError(f'{folder} is damaged: meta/metadata: {shorten(error)}') from error
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    reason = f'it has no {error}' if isinstance(error, KeyError) else shorten(error)
+    raise DamagedError(f'{folder} is damaged: meta/metadata: {reason}') from error
   return dict(meta)
 
 
@@ -119,11 +128,77 @@ def read_state(folder: pathlib.Path, target: Any) -> Any:
     reader.close()
   arrays = digests.name_leaves(restored)
   state = jax.tree.unflatten(jax.tree.structure(target), [arrays[name] for name in leaves])
-  changed = digests.compare(saved, digests.copy_to_host(state))
-  if changed:
-    names = list_names(changed)
-    raise DamagedError(f'{folder} is damaged: not the arrays that were saved: {names}')
+  _check_arrays(folder, saved, digests.copy_to_host(state))
   return state
+
+
+def read_params(folder: pathlib.Path, collection: str) -> tuple[Params, dict[str, Any]]:
+  """Reads one tree of parameters of a step as NumPy arrays, and the step's JSON.
+
+  Shapes and types are those of the files, so no network needs to be known.
+
+  Args:
+    collection: 'params' or 'ema'.
+
+  Raises:
+    CheckpointError: the step has no such tree, or lies where the store reads nothing.
+    DamagedError: it does not hold what was saved.
+  """
+  folder = folder.absolute()
+  if '\\' in str(folder) or str(folder).encode('utf8', 'replace') != os.fsencode(folder):
+    raise CheckpointError(
+      f'{folder}: the checkpoint store reads nothing under a path with a backslash, or with bytes '
+      'that are no UTF-8; rename the folder'
+    )
+  if collection not in COLLECTIONS:
+    raise CheckpointError(f"weights = '{collection}' is unknown: one of {', '.join(COLLECTIONS)}")
+  meta = read_meta(folder)
+  saved = {k: v for k, v in meta[digests.ARRAYS].items() if k.startswith(f'{collection}/')}
+  if not saved and collection != 'params':
+    raise CheckpointError(f'{folder}: the run kept no {collection}')
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    restored = _read(folder, lambda: _restore(reader, folder / 'state', collection))
+  found = {
+    f'{collection}/{layer}/{name}': array
+    for layer, arrays in restored.items()
+    for name, array in arrays.items()
+  }
+  _check_arrays(folder, saved, found)
+  return restored, meta
+
+
+def _check_arrays(
+  folder: pathlib.Path, saved: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+  if changed := digests.compare(saved, arrays):
+    raise DamagedError(
+      f'{folder} is damaged: not the arrays that were saved: {list_names(changed)}'
+    )
+
+
+def _restore(reader: ocp.Checkpointer, folder: pathlib.Path, collection: str) -> Params:
+  """Reads one tree, once its stated size is compared with that of the files."""
+  metadata: Any = reader.metadata(folder)
+  stated = getattr(metadata.item_metadata, 'tree', metadata.item_metadata)[collection]
+  leaves = [leaf for arrays in stated.values() for leaf in arrays.values()]
+  size = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+  held = sum(path.stat().st_size for path in folder.rglob('*') if path.is_file())
+  if size > _MAX_PACKING * held:
+    raise ValueError(f'its metadata states {size:,} bytes of parameters; the files have {held:,}')
+  target = {
+    layer: {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in arrays.items()}
+    for layer, arrays in stated.items()
+  }
+  wanted = {collection: target}
+  arguments = ocp.checkpoint_utils.construct_restore_args(wanted)
+  restored = reader.restore(
+    folder,
+    args=ocp.args.PyTreeRestore(item=wanted, restore_args=arguments, partial_restore=True),
+  )[collection]
+  return {
+    layer: {name: np.asarray(array) for name, array in arrays.items()}
+    for layer, arrays in restored.items()
+  }
 
 
 def read_back(folder: pathlib.Path, state: Any) -> None:
@@ -151,7 +226,7 @@ def read_score(folder: pathlib.Path, best: str) -> float:
     figures = json.loads((folder / 'metrics' / 'metrics').read_bytes())
     figure = float(figures[best.removeprefix('-')])
     return -figure if best.startswith('-') else figure
-  except (OSError, ValueError, KeyError, TypeError):
+  except (OSError, ValueError, KeyError, TypeError, RecursionError):
     return float('nan')
 
 
@@ -216,15 +291,14 @@ def list_names(names: list[str]) -> str:
 def _check_kinds(meta: Mapping[str, Any]) -> None:
   """Raises ValueError, KeyError, TypeError or AttributeError where a value has another kind."""
   left = meta.get('unevaluated', {})
-  described = [
-    f'{each["dtype"]} {each["shape"]} {each["sha256"]}' for each in meta[digests.ARRAYS].values()
-  ]
+  arrays = meta[digests.ARRAYS]
   for name, right in {
     'fingerprint': isinstance(meta['fingerprint'], dict),
     'config': isinstance(meta['config'], dict),
     'unevaluated': isinstance(left, dict) and type(left.get('step', 0)) is int,
     'skipped_steps': type(meta.get('skipped_steps', 0)) is int,
-    digests.ARRAYS: all(described),
+    digests.ARRAYS: isinstance(arrays, dict)
+    and all({'dtype', 'shape', 'sha256'} <= set(each) for each in arrays.values()),
   }.items():
     if not right:
       raise ValueError(f"'{name}' is {shorten(ValueError(repr(meta[name])))}")

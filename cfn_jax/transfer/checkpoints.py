@@ -1,35 +1,24 @@
 """Weights out of a run's checkpoints, on the CPU, whatever devices saved them.
 
-The layout is that of `training/checkpoint.py`: `<workdir>/checkpoints/<step>/state` (arrays) and
-`meta` (JSON, with digests of the arrays). Only the parameters are read, not the optimizer's state.
+`training/step_folders.py` finds and reads the steps; here their parameters become weights, with the
+network's description, the questions of the run and its figures as their origin.
 """
 
 import contextlib
-import gc
 import json
-import logging
 import math
-import os
 import pathlib
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import orbax.checkpoint as ocp
 
 from cfn_jax import terminal
-from cfn_jax.training import digests
+from cfn_jax.training import step_folders
 from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import weights as weights_lib
 
 WeightsError = weights_lib.WeightsError
-
-COLLECTIONS = ('params', 'ema')
-# How many bytes of parameters a byte on the disk may stand for. Trained ones are hardly compressed;
-# Orbax packs zeros, but no network is made of them.
-_MAX_PACKING = 100
 
 
 def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
@@ -40,20 +29,16 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
     step: 'latest', 'best' (by the figure of its run) or a number; unused where `path` names a step.
 
   Raises:
-    WeightsError: there is none, or it is not whole.
+    WeightsError: there is none.
   """
-  if path.name == 'state' and (path.parent / 'meta').exists():
-    path = path.parent
   if is_step(path):
-    if not (path / 'meta').is_dir():
-      raise WeightsError(f'{path}: there is no meta beside the state: the step is not whole')
-    return path
+    return path.parent if path.name == 'state' else path
   folder = path / 'checkpoints' if (path / 'checkpoints').is_dir() else path
-  steps = {
-    int(each.name): each
-    for each in folder.iterdir()
-    if each.name.isdecimal() and (each / 'state').is_dir() and (each / 'meta').is_dir()
-  }
+  steps = [
+    number
+    for number in step_folders.find_steps(folder)
+    if all((folder / str(number) / part).is_dir() for part in ('state', 'meta'))
+  ]
   if not steps:
     runs = sorted(each.parent.name for each in path.glob('*/checkpoints'))  # of an evaluation
     hint = f' (its runs have: {", ".join(runs[:10])})' if runs else ''
@@ -62,18 +47,21 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
       'weights is needed'
     )
   if step == 'latest':
-    return steps[max(steps)]
+    return folder / str(steps[-1])
   if step == 'best':
-    figures = {each: _figure(folder) for each, folder in steps.items()}
-    best = max(steps, key=lambda each: (figures[each], each))
-    if figures[best] == -math.inf:
+    scores = {number: _score(folder / str(number)) for number in steps}
+    best = max(
+      (number for number in steps if math.isfinite(scores[number])),
+      default=-1,
+      key=lambda number: (scores[number], number),
+    )
+    if best < 0:
       raise WeightsError(f"{path}: no step was evaluated, so none is the 'best'; take 'latest'")
-    return steps[best]
-  named = {str(number): folder for number, folder in steps.items()}
-  if step not in named:
-    listed = ', '.join(map(str, sorted(steps)))
+    return folder / str(best)
+  if step not in map(str, steps):
+    listed = ', '.join(map(str, steps))
     raise WeightsError(f"{path}: no step '{step}'; there are {listed}, 'latest' and 'best'")
-  return named[step]
+  return folder / step
 
 
 def is_step(path: pathlib.Path) -> bool:
@@ -81,15 +69,9 @@ def is_step(path: pathlib.Path) -> bool:
   return (path / 'state').is_dir() or (path.name == 'state' and (path.parent / 'meta').exists())
 
 
-def _figure(folder: pathlib.Path) -> float:
-  """Returns what a step is ranked by, larger is better, as `Task.best` says; -inf for nothing."""
-  best = str(_read_json(folder / 'meta' / 'metadata').get('best'))
-  try:
-    figure = float(_read_json(folder / 'metrics' / 'metrics')[best.removeprefix('-')])
-    figure = -figure if best.startswith('-') else figure
-  except (KeyError, TypeError, ValueError, ArithmeticError):
-    return -math.inf
-  return figure if math.isfinite(figure) else -math.inf
+def _score(folder: pathlib.Path) -> float:
+  """Returns what a step is ranked by in its run, larger is better; nan for nothing."""
+  return step_folders.read_score(folder, str(_read_json(folder / 'meta' / 'metadata').get('best')))
 
 
 @contextlib.contextmanager
@@ -117,10 +99,11 @@ def read_checkpoint(
     collection: 'params', or 'ema' where the run kept averaged parameters.
 
   Raises:
-    WeightsError: what is missing or damaged, and where.
+    CfnError: what is missing or damaged, and where.
   """
   folder = find_step(path, step)
-  params, meta = _read_step(folder, collection)
+  held, meta = step_folders.read_params(folder, collection)
+  params = {name: held[name] for name in weights_lib.LAYERS if name in held}
   permutations = _read_permutations(folder.parent.parent / 'permutations.npy')
   origin: dict[str, Any] = {
     'file': str(folder),
@@ -131,6 +114,8 @@ def read_checkpoint(
   }
   with _named_errors(folder):
     network, fingerprint = meta['network'], dict(meta['fingerprint'])
+    if len(params) < len(held):  # a decoder's
+      origin['notes'] = [f'not read: {", ".join(sorted(set(held) - set(params)))}']
     if asked := _read_questions(folder.parent.parent / 'questions.json', fingerprint):
       origin['questions'] = asked
     return weights_lib.make_weights(
@@ -147,39 +132,7 @@ def read_params(
   path: pathlib.Path, *, step: str = 'latest', collection: str = 'params'
 ) -> weights_lib.Params:
   """Reads the parameters of a step, whatever network they are of; see `read_checkpoint`."""
-  return _read_step(find_step(path, step), collection)[0]
-
-
-def _read_step(folder: pathlib.Path, collection: str) -> tuple[weights_lib.Params, dict[str, Any]]:
-  """Returns the parameters of a step and its meta, compared with their digests."""
-  with _named_errors(folder):
-    meta = _read_json(folder / 'meta' / 'metadata')
-    if not meta or not digests.is_sealed(meta):
-      raise WeightsError(f'{folder} is damaged: meta/metadata is not what was saved')
-    saved = meta[digests.ARRAYS]
-    if not isinstance(saved, dict):
-      raise WeightsError(f'{folder} is damaged: meta/metadata: {digests.ARRAYS} is no object')
-    params = _restore(folder / 'state', collection)
-    _check_digests(params, saved, collection, folder)
-  return params, meta
-
-
-def _check_digests(
-  params: weights_lib.Params,
-  saved: Mapping[str, Any],
-  collection: str,
-  folder: pathlib.Path,
-) -> None:
-  """Compares the arrays with the digests in the meta."""
-  found = {
-    f'{collection}/{layer}/{name}': array
-    for layer, arrays in params.items()
-    for name, array in arrays.items()
-  }
-  wanted = {name: each for name, each in saved.items() if name.startswith(f'{collection}/')}
-  changed = digests.compare(wanted, found)
-  if changed:
-    raise WeightsError(f'{folder} is damaged: not the arrays that were saved: {changed[0]}, ...')
+  return step_folders.read_params(find_step(path, step), collection)[0]
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -222,81 +175,3 @@ def _read_permutations(path: pathlib.Path) -> list[list[int]]:
     raise WeightsError(f'{path} has rows that are no permutations, counted from 0; {hint}')
   rows: list[list[int]] = permutations.tolist()
   return rows
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-  """Hushes Orbax's note that one item of a step is no step of its own, and, where a file is
-  damaged, the tracebacks of the other reads that are still under way in tensorstore's threads."""
-  logger = logging.getLogger('absl')
-  level, hook = logger.level, sys.unraisablehook
-  logger.setLevel(logging.ERROR)
-  sys.unraisablehook = lambda _: None
-  try:
-    yield
-  except Exception:
-    time.sleep(0.2)
-    gc.collect()
-    raise
-  finally:
-    logger.setLevel(level)
-    sys.unraisablehook = hook
-
-
-def _check_sizes(saved: Mapping[str, Any], folder: pathlib.Path) -> None:
-  """Compares what the metadata states with the files, before anything is allocated."""
-  stated = sum(
-    math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
-    for arrays in saved.values()
-    for leaf in arrays.values()
-  )
-  held = sum(path.stat().st_size for path in folder.rglob('*') if path.is_file())
-  if stated > _MAX_PACKING * held:
-    raise WeightsError(
-      f'{folder} is damaged: its metadata states {stated:,} bytes of parameters; the files have '
-      f'{held:,}'
-    )
-
-
-def _restore(folder: pathlib.Path, collection: str) -> weights_lib.Params:
-  """Reads one tree of parameters as NumPy arrays; shapes and types are those of the metadata."""
-  if collection not in COLLECTIONS:
-    raise WeightsError(f"weights = '{collection}' is unknown: one of {', '.join(COLLECTIONS)}")
-  folder = folder.absolute()
-  if '\\' in str(folder) or str(folder).encode('utf8', 'replace') != os.fsencode(folder):
-    raise WeightsError(
-      f'{folder}: the checkpoint store reads nothing under a path with a backslash, or with bytes '
-      'that are no UTF-8; rename the folder'
-    )
-  try:
-    with _quiet(), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-      metadata: Any = reader.metadata(folder)
-      tree = getattr(metadata.item_metadata, 'tree', metadata.item_metadata)
-      saved = tree.get(collection) if isinstance(tree, dict) else None
-      if not saved:
-        if collection == 'params':
-          raise WeightsError(f'{folder}: it cannot be restored: there are no parameters in it')
-        raise WeightsError(f'{folder}: the run kept no {collection}')
-      _check_sizes(saved, folder)
-      target = {
-        layer: {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in arrays.items()}
-        for layer, arrays in saved.items()
-      }
-      wanted = {collection: target}
-      restored = reader.restore(
-        folder,
-        args=ocp.args.PyTreeRestore(
-          item=wanted,
-          restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-          partial_restore=True,
-        ),
-      )[collection]
-  except WeightsError:
-    raise
-  except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
-    reason = terminal.first_line(error)
-    raise WeightsError(f'{folder}: it cannot be restored: {reason}') from error
-  return {
-    layer: {name: np.asarray(array) for name, array in arrays.items()}
-    for layer, arrays in restored.items()
-  }
