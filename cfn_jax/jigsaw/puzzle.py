@@ -7,15 +7,13 @@ jigsaw's row is a permutation.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 
+from cfn_jax.data import resampling
+from cfn_jax.errors import CfnError
 from cfn_jax.jigsaw import colours
-
-cv2.setNumThreads(1)  # images are spread over processes; threads within one would only contend
 
 CROP_MODES = ('centre', 'random', 'whole')
 ROTATIONS = 4
@@ -98,7 +96,7 @@ class Geometry:
     )
     for holds, message in checks:
       if not holds:
-        raise ValueError(message)
+        raise CfnError(message)
 
   @property
   def tiles(self) -> int:
@@ -153,7 +151,7 @@ def sample_puzzle(
       channels.
 
   Raises:
-    ValueError: the image is not uint8 `[H, W, 3]`.
+    CfnError: the image is not uint8 `[H, W, 3]`.
   """
   if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
     raise ValueError(f'an image is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}')
@@ -181,7 +179,7 @@ def sample_crop(image: np.ndarray, geometry: Geometry, rng: np.random.Generator)
   height, width = image.shape[:2]
   crop = geometry.crop_px
   if geometry.crop_mode == 'whole':
-    return resample(image, (0, 0, width, height), crop)
+    return resampling.resample(image, (0, 0, width, height), crop)
   spare = geometry.resize_px - crop
   top, left = spare // 2, spare // 2
   if geometry.crop_mode == 'random':
@@ -193,7 +191,7 @@ def sample_crop(image: np.ndarray, geometry: Geometry, rng: np.random.Generator)
   y = (height - min(height, width)) / 2 + top * scale
   x = (width - min(height, width)) / 2 + left * scale
   right, bottom = min(x + crop * scale, width), min(y + crop * scale, height)
-  return resample(image, (x, y, right, bottom), crop)
+  return resampling.resample(image, (x, y, right, bottom), crop)
 
 
 def sample_labels(
@@ -277,32 +275,3 @@ def unshuffle(puzzle: np.ndarray, permutation: np.ndarray) -> np.ndarray:
   tiles = np.empty_like(puzzle)
   tiles[permutation] = puzzle
   return tiles
-
-
-def resample(image: np.ndarray, box: tuple[float, float, float, float], side: int) -> np.ndarray:
-  """Resizes the box (left, top, right, bottom) of an image to `side` x `side`, antialiased.
-
-  Enlarging is bilinear. Shrinking by up to 2 takes the mean of 2 x 2 bilinear samples for each
-  pixel, which differs from Pillow's antialiased bilinear filter by less than half a level in the
-  mean and takes half its time; shrinking by more takes the mean of each pixel's area.
-  """
-  left, top, right, bottom = box
-  shrinking = max(right - left, bottom - top) / side
-  if shrinking > 2:
-    rows, columns = slice(round(top), round(bottom)), slice(round(left), round(right))
-    return cv2.resize(image[rows, columns], (side, side), interpolation=cv2.INTER_AREA)
-  # Only what is sampled, and its neighbours: OpenCV's limit is 32,766 px a side.
-  first_x, first_y = max(0, math.floor(left) - 1), max(0, math.floor(top) - 1)
-  image = image[first_y : math.ceil(bottom) + 1, first_x : math.ceil(right) + 1]
-  left, right, top, bottom = left - first_x, right - first_x, top - first_y, bottom - first_y
-  samples = side if shrinking <= 1 else 2 * side
-  step_x, step_y = (right - left) / samples, (bottom - top) / samples
-  to_source = np.array([[step_x, 0, left + step_x / 2 - 0.5], [0, step_y, top + step_y / 2 - 0.5]])
-  sampled = cv2.warpAffine(
-    image,
-    to_source,
-    (samples, samples),
-    flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-    borderMode=cv2.BORDER_REPLICATE,
-  )
-  return cv2.resize(sampled, (side, side), interpolation=cv2.INTER_AREA)

@@ -2,8 +2,8 @@
 
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -107,24 +107,6 @@ def _say_wrong(answer: int, label: int, asked: questions.Questions) -> str:
   if asked.name != 'jigsaw':
     return 'wrong'
   return f'{int((asked.rows[answer] == asked.rows[label]).sum())} of {asked.shown} tiles'
-
-
-def draw_curves(
-  path: pathlib.Path, rows: Sequence[dict[str, Any]], chances: Mapping[str, float]
-) -> None:
-  """Draws loss and accuracy over the steps, training and validation, with the chance of each."""
-  figure = figures.make(9, 3.4)
-  for axis, (what, chance) in zip(figure.subplots(1, 2), chances.items()):
-    for split, style in (('train', '-'), ('val', 'o-')):
-      points = [(row['step'], row[f'{split}_{what}']) for row in rows if f'{split}_{what}' in row]
-      if points:
-        axis.plot(*zip(*points), style, label=names.drawable(split), linewidth=1.2, markersize=3)
-    axis.axhline(chance, color='grey', linestyle='--', linewidth=1, label='chance')
-    axis.set_xlabel('step')
-    axis.set_ylabel(names.drawable(what))
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-  figures.save(figure, path)
 
 
 def lay_out(tiles: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from cfn_jax.data import pipeline, streams
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle
 from cfn_jax.models import cfn
-from cfn_jax.pictures import figures, puzzles
+from cfn_jax.pictures import curves, figures, puzzles
 from cfn_jax.training import metrics
 
 SHOWN_PUZZLES = 8
@@ -33,7 +33,7 @@ def make_pictures(pretext: pretexts.Pretext) -> dict[str, Callable[..., None]]:
     with figures.spared(workdir / END[0]):
       rows = metrics.read_rows(workdir / 'metrics.jsonl')
       chances = {'loss': asked.chance_loss, 'accuracy': asked.chance_accuracy}
-      puzzles.draw_curves(workdir / END[0], rows, chances)
+      curves.draw_curves(workdir / END[0], rows, chances)
     with figures.spared(workdir / END[1]):
       shown = sample_validation_puzzles(judged, SHOWN_ANSWERS)
       tiles = np.stack([one.tiles for one in shown])

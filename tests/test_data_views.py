@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cfn_jax.data import pipeline, streams
-from cfn_jax.evaluation import views
+from cfn_jax.data import pipeline, streams, views
 
 
 def make_visit(image, seed=0, record=0, label=0):

@@ -1,4 +1,4 @@
-"""What loader processes make of a visit to a labelled image: square views of it.
+"""What loader processes make of a visit to an image of a whole-image task: square views of it.
 
 Three ways of cutting them: Caffe's crops of a resized image, the random scales and places of the
 VOC classification framework (Kraehenbuehl's `transformation_layer.cpp`), and the whole image
@@ -10,8 +10,8 @@ import dataclasses
 
 import numpy as np
 
-from cfn_jax.data import images, pipeline
-from cfn_jax.jigsaw import puzzle
+from cfn_jax.data import images, pipeline, resampling
+from cfn_jax.errors import CfnError
 
 CROPS = ('random', 'centre', 'scaled', 'whole')
 RESIZES = ('squash', 'short_side')
@@ -45,13 +45,11 @@ class MakeViews:
 
   def __post_init__(self) -> None:
     if self.crop not in CROPS:
-      raise ValueError(f"crop = '{self.crop}' is unknown: one of {', '.join(CROPS)}")
+      raise CfnError(f"crop = '{self.crop}' is unknown: one of {', '.join(CROPS)}")
     if self.resize not in RESIZES:
-      raise ValueError(f"views.resize = '{self.resize}' is unknown: one of {', '.join(RESIZES)}")
+      raise CfnError(f"views.resize = '{self.resize}' is unknown: one of {', '.join(RESIZES)}")
     if self.crop in ('random', 'centre') and self.resize_px < self.view_px:
-      raise ValueError(
-        f'views.resize_px = {self.resize_px}: at least views.view_px = {self.view_px}'
-      )
+      raise CfnError(f'views.resize_px = {self.resize_px}: at least views.view_px = {self.view_px}')
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
     """Returns `image` `[px, px, 3]` or `[draws, px, px, 3]`; `label` int32 `[]` or uint8 `[K]`."""
@@ -65,7 +63,7 @@ class MakeViews:
       return image
     if self.resize == 'squash':
       height, width = image.shape[:2]
-      return puzzle.resample(image, (0, 0, width, height), self.resize_px)
+      return resampling.resample(image, (0, 0, width, height), self.resize_px)
     return images.resize_short_side(image, self.resize_px, upsample=True)
 
   # Deviation: views are resampled with antialiasing: Caffe and the VOC framework sample bilinearly.
@@ -73,9 +71,9 @@ class MakeViews:
     height, width = image.shape[:2]
     side = self.view_px
     if self.crop == 'whole':
-      view = puzzle.resample(image, (0, 0, width, height), side)
+      view = resampling.resample(image, (0, 0, width, height), side)
     elif self.crop == 'scaled':
-      view = puzzle.resample(image, sample_box(height, width, side, rng), side)
+      view = resampling.resample(image, sample_box(height, width, side, rng), side)
     else:
       top, left = (height - side) // 2, (width - side) // 2
       if self.crop == 'random':
