@@ -15,6 +15,7 @@ from typing import Any
 import ml_collections
 
 from cfn_jax import fields
+from cfn_jax.errors import CfnError
 
 Values = Mapping[str, Any]  # of a config, flat: 'puzzle.tile_px' to 64
 
@@ -70,6 +71,12 @@ _TRAINING = (
 )
 _SET = ('permutations.num', 'permutations.method', 'permutations.seed', 'permutations.ties')
 RULES = (
+  Rule(('mask.side_px',), _is('mask.kind', 'random_region'), "mask.kind = 'random_region'"),
+  Rule(
+    ('mask.blob_px', 'mask.smallest', 'mask.largest'),
+    _is('mask.kind', 'centre'),
+    "mask.kind = 'centre'",
+  ),
   Rule(('decay_steps', 'decay_factor'), _is('schedule', 'cosine'), "schedule = 'cosine'"),
   Rule(('nonfinite_limit',), _is('on_nonfinite', 'stop'), "on_nonfinite = 'stop'"),
   Rule(('profile_start_step',), _is('profile_steps', 0), 'profile_steps = 0'),
@@ -196,7 +203,7 @@ def check(config: ml_collections.ConfigDict, set_fields: Iterable[str]) -> None:
     set_fields: names of the fields that somebody set, 'section.field'.
 
   Raises:
-    ValueError: names the field, its value and why it has no effect.
+    CfnError: names the field, its value and why it has no effect.
   """
   values = fields.flatten(config)
   for field in set_fields:
@@ -204,6 +211,6 @@ def check(config: ml_collections.ConfigDict, set_fields: Iterable[str]) -> None:
       continue
     for rule in RULES:
       if {field, field.partition('.')[0]} & set(rule.fields) and rule.holds(values):
-        raise ValueError(
+        raise CfnError(
           f'{field} = {values[field]!r} has no effect: {rule.because}; leave it out, or change that'
         )

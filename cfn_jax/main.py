@@ -16,35 +16,10 @@ import ml_collections
 from absl import app, flags
 
 from cfn_jax import command, places, terminal
-from cfn_jax.data import images, loading, sources
-from cfn_jax.evaluation import feature_cache
-from cfn_jax.training import (
-  checkpoint,
-  devices,
-  distributed,
-  finite,
-  host_memory,
-  lock,
-  stopping,
-  store,
-  task,
-)
-from cfn_jax.transfer import weights
+from cfn_jax.data import images
+from cfn_jax.training import devices, distributed, host_memory, stopping, store, task
 
 CONFIG = command.define_config()
-EXPECTED = (
-  OSError,
-  checkpoint.CheckpointError,
-  devices.BatchError,
-  devices.OutOfMemoryError,
-  feature_cache.CacheError,
-  finite.NonFiniteError,
-  images.BadImage,
-  loading.LoadingError,
-  lock.LockedError,
-  sources.SourceError,
-  weights.WeightsError,
-)
 WORKDIR = flags.DEFINE_string(
   'workdir', '', 'Folder of the run; runs/<config> by default. A run in it is continued.'
 )
@@ -61,18 +36,18 @@ EVALUATIONS = (
 )
 # The module of each task, which has `open_task`; imported when it is asked for: each loader process
 # imports this file.
-TASKS = dict.fromkeys(command.PRETEXTS, 'cfn_jax.jigsaw.task') | {
-  name: f'cfn_jax.evaluation.{name}' for name in EVALUATIONS
+TASKS = {
+  **dict.fromkeys(command.PRETEXTS, 'cfn_jax.jigsaw.task'),
+  'context_encoder': 'cfn_jax.inpainting.task',
+  **{name: f'cfn_jax.evaluation.{name}' for name in EVALUATIONS},
 }
 
 
 def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
   """Opens the task that a config names, and executes it in a workdir."""
   module = importlib.import_module(TASKS[config.task])
-  with command.short_errors(ValueError, OSError):
-    execute: task.Execute = module.open_task(config)
-  memory = devices.explain_memory(config.to_dict())
-  with command.short_errors(*EXPECTED), places.naming(workdir), memory:
+  execute: task.Execute = module.open_task(config)
+  with places.naming(workdir), devices.explain_memory(config.to_dict()):
     try:
       execute(workdir)
     except images.BadImage as error:
@@ -86,49 +61,45 @@ def start_devices(config: ml_collections.ConfigDict) -> None:
   """Joins the hosts and finds the devices, before anything else asks for one."""
   host_memory.keep_freed()
   if config.compilation_cache_dir:
-    with command.short_errors(places.PlaceError):
-      folder = places.resolve(config.compilation_cache_dir, 'compilation_cache_dir')
-      if not str(folder).isprintable():
-        raise places.PlaceError(f'compilation_cache_dir={folder}: JAX cannot write such a name')
-      places.make_folder(folder, 'compilation_cache_dir')
+    folder = places.resolve(config.compilation_cache_dir, 'compilation_cache_dir')
+    if not str(folder).isprintable():
+      raise places.PlaceError(f'compilation_cache_dir={folder}: JAX cannot write such a name')
+    places.make_folder(folder, 'compilation_cache_dir')
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
-  with command.short_errors(ValueError):
-    devices.set_precision(config.matmul_precision)
-    distributed.start(
-      config.distributed.mode,
-      coordinator=config.distributed.coordinator,
-      num_processes=config.distributed.num_processes,
-      process_id=config.distributed.process_id,
-      heartbeat_s=config.distributed.heartbeat_s,
-    )
-    devices.check_platform()
+  devices.set_precision(config.matmul_precision)
+  distributed.start(
+    config.distributed.mode,
+    coordinator=config.distributed.coordinator,
+    num_processes=config.distributed.num_processes,
+    process_id=config.distributed.process_id,
+    heartbeat_s=config.distributed.heartbeat_s,
+  )
+  devices.check_platform()
 
 
 @terminal.interruptible()
+@terminal.short_errors()
 def main(arguments: list[str]) -> None:
   """Reads the flags and runs the task."""
   config = CONFIG.value
   if arguments[1:]:
     terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
   command.quiet_libraries()
-  with command.short_errors(ValueError):
-    command.refuse_idle(CONFIG)
+  command.refuse_idle(CONFIG)
   folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
   if config.deterministic:
     command.make_deterministic()
-  with command.short_errors(checkpoint.CheckpointError, places.PlaceError):
-    workdir = places.resolve(folder, '--workdir')
-    store.check_path(workdir)
-    places.make_folder(workdir, '--workdir')
+  workdir = places.resolve(folder, '--workdir')
+  store.check_path(workdir)
+  places.make_folder(workdir, '--workdir')
   start_devices(config)
   try:
     with (
       stopping.interrupted_by_sigterm(enabled=config.distributed.mode == 'off'),
       distributed.watch_peers(config.distributed.heartbeat_s),
     ):
-      with command.short_errors(*EXPECTED):
-        store.check(workdir)
+      store.check(workdir)
       run(config, workdir)
   except KeyboardInterrupt as error:  # before a run began, or between two runs of an evaluation
     number = signal.SIGTERM if isinstance(error, stopping.Terminated) else signal.SIGINT

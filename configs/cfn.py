@@ -63,9 +63,7 @@ def add_permutations(c: ml_collections.ConfigDict) -> None:
 
 def add_data(c: ml_collections.ConfigDict) -> None:
   """Adds the section `data` of a pretext task: images without labels."""
-  d = training.add_data(c)
-  d.crops_per_photograph = 800  # 'bundled': training crops out of each photograph
-  d.val_crops_per_photograph = 320  # 'bundled': validation crops out of each photograph held out
+  d = training.add_unlabelled(c)
   d.puzzles_per_image = 1  # puzzles cut out of each decoded image, one for each of that many steps
 
 

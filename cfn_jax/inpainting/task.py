@@ -1,0 +1,283 @@
+"""The context encoder, handed to the one training loop: what is hidden in a view?
+
+Pathak et al., 2016: a rival of the jigsaw in the paper's table 1. No label: a network sees a view
+whose hidden pixels have the mean colour, and is judged by what it fills in there. Without the
+adversarial loss, as the features of its tables were learned.
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from cfn_jax import fields, terminal
+from cfn_jax.data import feed, images, pipeline, sources, views
+from cfn_jax.errors import CfnError
+from cfn_jax.inpainting import masks, transform
+from cfn_jax.jigsaw import network
+from cfn_jax.models import alexnet, context_encoder, figures, inputs
+from cfn_jax.pictures import fillings
+from cfn_jax.training import loop, metrics, optimizer, settings
+from cfn_jax.training import task as tasks
+
+LOSSES = ('l2', 'l1')
+LIMITS = {
+  **feed.LIMITS,
+  **alexnet.LIMITS,
+  'views.resize_px': (11, 4096),
+  'views.view_px': (11, 4096),
+  'input.scale': (1e-6, 1e6),
+  'input.std': (1e-6, 1e6),
+}
+MEASURED = 64  # views whose error with the mean colour is the loss of chance
+
+
+@dataclasses.dataclass(frozen=True)
+class Inpainting:
+  """All that a config's task is made of, opened and checked.
+
+  Attributes:
+    input: how views are prepared; hidden pixels become 0, which is the mean colour.
+    target: what is filled in: pixels minus the mean, over their standard deviation.
+    power: of the error: 2 (L2) or 1 (L1).
+  """
+
+  training: pipeline.Reader
+  validation: pipeline.Reader
+  holes: transform.MakeHole
+  input: inputs.InputRecord
+  target: inputs.InputRecord
+  model: context_encoder.ContextEncoder
+  power: int
+  val_max_images: int
+
+  def judged(self) -> transform.MakeHole:
+    """Returns the transform of validation: the middle of each image, not mirrored."""
+    once = dataclasses.replace(self.holes.views, crop='centre', mirror=False)
+    return dataclasses.replace(self.holes, views=once)
+
+  def fill(self, params: Any, batch: tasks.Batch) -> jax.Array:
+    """Returns what the network fills in, `[B, px, px, 3]` in units of the target."""
+    seen = ~batch['hidden'][..., None]
+    filled: Any = self.model.apply({'params': params}, self.input.prepare(batch['image']) * seen)
+    return filled
+
+  def errors(self, filling: Any, batch: tasks.Batch) -> Any:
+    """Returns the mean error of each example over its hidden pixels, `[B]`; of NumPy or JAX."""
+    xp = np if isinstance(batch['image'], np.ndarray) else jnp
+    hidden = batch['hidden'][..., None]
+    error = xp.abs(filling - self.target.prepare(batch['image'])) ** self.power
+    return (error * hidden).sum((1, 2, 3)) / (3 * hidden.sum((1, 2, 3)))
+
+  def own_colour(self, batch: tasks.Batch) -> jax.Array:
+    """Returns the mean colour of each example's visible pixels, `[B, 1, 1, 3]`."""
+    seen = ~batch['hidden'][..., None]
+    visible = self.target.prepare(batch['image']) * seen
+    colour: jax.Array = visible.sum((1, 2), keepdims=True) / seen.sum((1, 2), keepdims=True)
+    return colour
+
+  @functools.cached_property
+  def chance(self) -> float:
+    """The error of filling in the mean colour, over the first views of training."""
+    found = []
+    for position in range(min(MEASURED, len(self.training.source))):
+      try:
+        one = self.holes(self.training.train(position))
+      except images.BadImage:  # the run meets it itself
+        continue
+      found.append(float(self.errors(0.0, {name: value[None] for name, value in one.items()})[0]))
+    return sum(found) / len(found) if found else math.nan
+
+
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
+  """Opens the data and builds the task.
+
+  Raises:
+    CfnError: what is wrong, where, and what would be right.
+  """
+  settings.check(config)
+  made = make_inpainting(config, lambda: sources.open_config(config.data))
+  if not len(made.validation.source):
+    raise CfnError(
+      f'none of the {len(made.training.source)} images is held out for validation: name a second '
+      f'folder as data.val_root, or raise data.val_fraction above {config.data.val_fraction}'
+    )
+  return functools.partial(execute, config, made, make_task(config, made))
+
+
+def execute(
+  config: ml_collections.ConfigDict, made: Inpainting, task: tasks.Task, workdir: pathlib.Path
+) -> dict[str, Any]:
+  """Pretrains a network; returns the last figures, empty where the run had finished before."""
+  found = loop.run(task, config, workdir)
+  if jax.process_index():
+    return found
+  if not found:
+    terminal.say(f'{workdir}: the run is finished; more steps continue it')
+  rows = [row for row in metrics.read_rows(workdir / 'metrics.jsonl') if 'val_loss' in row]
+  if rows:
+    best = min(rows, key=lambda row: row['val_loss'])
+    terminal.say(
+      f'best at step {best["step"]:,}: validation error {best["val_loss"]:.3f}; filling in the '
+      f'mean colour {best["val_mean_colour_loss"]:.3f}, the mean of what is visible '
+      f'{best["val_own_colour_loss"]:.3f}',
+      f'everything is in {workdir}',
+    )
+  return found
+
+
+def make_inpainting(
+  config: ml_collections.ConfigDict,
+  open_sources: Callable[[], tuple[sources.Source, sources.Source]],
+) -> Inpainting:
+  """Checks the fields and builds the network, then opens the images.
+
+  Raises:
+    CfnError: what is wrong in the config or with the data.
+  """
+  fields.check_numbers(config, LIMITS)
+  v, m, i = config.views, config.mask, config.input
+  if config.reconstruction not in LOSSES:
+    raise CfnError(
+      f"reconstruction = '{config.reconstruction}' is unknown: one of {', '.join(LOSSES)}"
+    )
+  if len(i.mean) != 3:
+    raise CfnError(f'input.mean = {i.mean}: three numbers, R, G and B')
+  figures.Initial(config.model.init, config.model.order)
+  figures.check_contrast(
+    config.model.init, i.scale * inputs.PIXEL_STD / i.std, field='model.init', layers='the trunk'
+  )
+  features = tuple(config.decoder.features)
+  context_encoder.check_sizes(v.view_px, config.model.stride, features)
+  mask = masks.Mask(m.kind, v.view_px, m.side_px, m.blob_px, m.smallest, m.largest)
+  cut = views.MakeViews('random', v.view_px, v.resize_px, v.resize, v.mirror)
+  read = functools.partial(
+    pipeline.Reader,
+    seed=config.seed,
+    min_side_px=v.resize_px,
+    on_bad_image=config.data.on_bad_image,
+  )
+  training, validation = map(read, open_sources())
+  return Inpainting(
+    training=training,
+    validation=validation,
+    holes=transform.MakeHole(cut, mask),
+    input=inputs.InputRecord('rgb', tuple(i.mean), (i.scale / i.std,) * 3),
+    target=inputs.InputRecord('rgb', tuple(i.mean), (1 / i.std,) * 3),
+    model=context_encoder.ContextEncoder(network.make_trunk(config), features),
+    power=2 if config.reconstruction == 'l2' else 1,
+    val_max_images=config.data.val_max_images,
+  )
+
+
+def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task:
+  """Builds what the training loop needs."""
+  loading, view_px = feed.make_loading(config), config.views.view_px
+  training = feed.Feed(made.training, made.holes, loading, config.batch_size)
+  validation = feed.Feed(
+    made.validation, made.judged(), loading, config.eval_batch_size, limit=made.val_max_images
+  )
+
+  def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
+    errors = made.errors(made.fill(params, batch), batch)
+    return jnp.mean(errors), {
+      'loss': jnp.sum(errors),
+      'mean_colour_loss': jnp.sum(made.errors(0.0, batch)),
+      'count': jnp.float32(len(errors)),
+    }
+
+  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    mask = batch['mask']
+    fillings_of = {
+      'loss': made.fill(params, batch),
+      'mean_colour_loss': 0.0,
+      'own_colour_loss': made.own_colour(batch),
+    }
+    sums = {name: jnp.sum(made.errors(x, batch) * mask) for name, x in fillings_of.items()}
+    return sums | {'count': jnp.sum(mask)}
+
+  def record(workdir: pathlib.Path) -> None:
+    if loading.host == 0:
+      metrics.write_json(workdir / 'config.json', config.to_dict())
+    training.bad.open(workdir)
+    validation.bad.open(workdir)
+
+  return tasks.Task(
+    name='context_encoder',
+    init=lambda seed: context_encoder.draw_parameters(made.model, view_px, seed=seed),
+    loss=loss,
+    totals=('loss', 'mean_colour_loss', 'count'),
+    report=lambda sums: _report('train', sums) | {'learning_rate': sums['learning_rate']},
+    train_batches=training.train,
+    records=training.names,
+    evaluations={
+      'val': tasks.Evaluation(validation.evaluate, measure, functools.partial(_report, 'val'))
+    },
+    best='-val_loss',
+    labels=optimizer.label_parameters,
+    examples={'images': config.batch_size},
+    fingerprint=make_fingerprint(config, made),
+    summary=summarize(config, made),
+    chance_loss=made.chance,
+    record=record,
+    pictures=fillings.make_pictures(
+      made.training, made.holes, made.validation, made.judged(), made.fill, made.target, made.chance
+    ),
+    end_pictures=fillings.END,
+    meta={'network': made.model.trunk.describe() | {'input': made.input.to_json()}},
+  )
+
+
+def _report(split: str, sums: Mapping[str, float]) -> dict[str, float]:
+  """Turns sums over examples into their means."""
+  count = sums['count'] or math.nan  # no step of the stretch was finite
+  return {f'{split}_{name}': value / count for name, value in sums.items() if 'loss' in name}
+
+
+def make_fingerprint(config: ml_collections.ConfigDict, made: Inpainting) -> dict[str, Any]:
+  """Returns what a run may not change: what is hidden of which images, the network, the error."""
+  return {
+    'task': 'context_encoder',
+    'seed': config.seed,
+    'batch_size': config.batch_size,
+    'training images': made.training.source.fingerprint,
+    'validation images': made.validation.source.fingerprint,
+    'mask rules': masks.RULES,
+    'reconstruction': config.reconstruction,
+    'data.on_bad_image': config.data.on_bad_image,
+    **{
+      f'{section}.{name}': value
+      for section in ('views', 'input', 'mask', 'decoder', 'model')
+      for name, value in config[section].to_dict().items()
+    },
+  }
+
+
+def summarize(config: ml_collections.ConfigDict, made: Inpainting) -> list[tuple[str, str]]:
+  """Returns the task's rows of the start-up summary."""
+  mask, count = made.holes.mask, len(made.training.source)
+  if mask.kind == 'centre':
+    hidden = f'a square of {mask.side_px} px in the middle'
+  else:
+    hidden = f'{mask.smallest:.0%} to {mask.largest:.0%}, regions of random form'
+  side = mask.view_px
+  shapes = alexnet.parameter_shapes(made.model, (1, side, side, 3))
+  visits = config.num_steps * config.batch_size
+  return [
+    ('training', made.training.source.description),
+    ('validation', made.validation.source.description),
+    ('hidden', f'{hidden}, of views of {side} px'),
+    ('network', f'{alexnet.count_parameters(shapes):,} parameters, {config.compute_dtype}'),
+    ('chance', f'{config.reconstruction} error {made.chance:.3f}: the mean colour filled in'),
+    (
+      'run',
+      f'{config.num_steps:,} steps of {config.batch_size} images, {visits / count:,.1f} epochs',
+    ),
+  ]

@@ -1,0 +1,103 @@
+"""The context encoder: AlexNet's trunk to pool5, and a decoder that fills in what is hidden.
+
+Pathak et al., section 3.1. A fully connected layer of each channel by itself lets every place see
+every other one, a 1 x 1 convolution mixes the channels, transposed convolutions enlarge.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from cfn_jax.errors import CfnError
+from cfn_jax.models import alexnet, figures
+from cfn_jax.models import trunk as trunks
+
+Array = jax.Array
+
+DECODER = ('channelwise', 'mix')  # then up1, up2, ...
+
+
+class ChannelWise(nn.Module):
+  """A fully connected layer for each channel: maps `[B, h, w, C]` to `[B, h, w, C]`.
+
+  The kernel `[h, w, 1, C * h * w]` is that of a convolution in C groups, over the whole map.
+  """
+
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, maps: Array) -> Array:
+    batch, height, width, channels = maps.shape
+    places = height * width
+    init = nn.initializers.he_normal()
+    kernel = self.param('kernel', init, (height, width, 1, channels * places))
+    bias = self.param('bias', nn.initializers.zeros, (channels * places,))
+    x = maps.reshape(batch, places, channels).astype(self.dtype)
+    kernel = kernel.reshape(places, channels, places).astype(self.dtype)
+    x = jnp.einsum('bic,icj->bjc', x, kernel)  # [B, h * w, C]
+    x = x + bias.reshape(channels, places).T.astype(self.dtype)
+    return x.reshape(maps.shape)
+
+
+class ContextEncoder(nn.Module):
+  """Views `[B, px, px, 3]`, prepared, zero where they are hidden, to fillings of the same shape.
+
+  Attributes:
+    features: channels after each transposed convolution but the last, which has 3. Each makes a
+      map of n px one of 2 n - 1; the last is resized to the view.
+  """
+
+  trunk: trunks.Trunk
+  features: tuple[int, ...]
+
+  def setup(self) -> None:
+    nn.share_scope(self, self.trunk)  # parameters stay flat: params['conv1']
+    trunk = self.trunk
+    self.channelwise = ChannelWise(trunk.dtype)
+    self.mix = nn.Conv(figures.scaled(figures.FEATURES[-1], trunk.width), (1, 1), dtype=trunk.dtype)
+    for number, features in enumerate((*self.features, 3), 1):
+      layer = nn.ConvTranspose(features, (5, 5), (2, 2), ((2, 2), (2, 2)), dtype=trunk.dtype)
+      setattr(self, f'up{number}', layer)
+
+  def __call__(self, views: Array) -> Array:
+    flat = self.trunk(views)  # [B, s * s * C]
+    side = figures.map_sides(views.shape[1], self.trunk.stride)['pool5']
+    x = nn.relu(self.channelwise(flat.reshape(len(flat), side, side, -1)))
+    x = nn.relu(self.mix(x))
+    for number in range(1, len(self.features) + 1):
+      x = nn.relu(getattr(self, f'up{number}')(x))
+    x = getattr(self, f'up{len(self.features) + 1}')(x).astype(jnp.float32)
+    return jax.image.resize(x, views.shape, 'bilinear')
+
+
+def draw_parameters(model: ContextEncoder, view_px: int, *, seed: int) -> dict[str, Any]:
+  """Draws parameters on the host: the trunk as it says, the decoder with He's variance.
+
+  A stride of 2 leaves each pixel of a transposed convolution a quarter of the taps, so its weights
+  are twice as large. The last layer's are small: a filling starts near the mean colour.
+  """
+  shapes = alexnet.parameter_shapes(model, (1, view_px, view_px, 3))
+  trunk = {name: shapes[name] for name in figures.CONVOLUTIONS}
+  decoder = {name: shapes[name] for name in shapes if name not in trunk}
+  he = figures.Initial('he', model.trunk.order)
+  drawn = alexnet.draw_parameters(decoder, he, seed=seed)
+  for name in drawn:
+    if name.startswith('up'):
+      drawn[name]['kernel'] *= 2 if name != f'up{len(model.features) + 1}' else 0.1
+  return alexnet.draw_parameters(trunk, model.trunk.initial, seed=seed) | drawn
+
+
+def check_sizes(view_px: int, stride: int, features: tuple[int, ...]) -> None:
+  """Raises CfnError for a view whose decoder does not reach half of its size."""
+  figures.check_input_size(view_px, stride)
+  side = figures.map_sides(view_px, stride)['pool5']
+  if not features or min(features) < 1:
+    raise CfnError(f'decoder.features = {features}: numbers of channels, at least 1 each')
+  made = (side - 1) * 2 ** (len(features) + 1) + 1
+  if 2 * made < view_px:
+    raise CfnError(
+      f'decoder.features = {features}: pool5 of {side} px becomes {made} px, less than half of '
+      f'views.view_px = {view_px}; add numbers, or take a smaller stride'
+    )
