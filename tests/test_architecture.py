@@ -88,7 +88,7 @@ LEAVES = (
   'training/metrics.py',
   'training/devices.py',
   'training/task.py',
-  'transfer/wire.py',
+  'transfer/caffe_schema.py',
   'transfer/torch_network.py',
   'evaluation/scores.py',
   'evaluation/tables.py',

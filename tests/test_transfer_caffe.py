@@ -1,12 +1,12 @@
 """Caffe files, both ways, against OpenCV's Caffe reader and files of others."""
 
 import re
-import struct
 
 import cv2
 import numpy as np
 import pytest
 import transfer_cases as cases
+import wire_cases as wire
 
 from cfn_jax.models import figures, inputs, layers
 from cfn_jax.transfer import (
@@ -19,10 +19,10 @@ from cfn_jax.transfer import (
   layouts,
   networks,
   surgery,
-  wire,
 )
 from cfn_jax.transfer import weights as weights_lib
 
+_blob, _layer, _old_layer = wire.encode_blob, wire.encode_layer, wire.encode_old_layer
 _IN_OPENCV = {f'conv{k}': f'relu{k}' for k in range(1, 6)} | {'fc6': 'relu6', 'fc7': 'relu7'}
 
 
@@ -183,8 +183,7 @@ def test_both_files_state_the_settings_of_each_layer(tmp_path):
     'conv4': {'num_output': 96, 'pad': 1, 'kernel_size': 3, 'group': 4, 'stride': 1},
     'conv5': {'num_output': 64, 'pad': 1, 'kernel_size': 3, 'group': 2, 'stride': 1},
   }
-  with model.open('rb') as file:
-    layers = {layer.name: layer for layer in caffe_layers.read_layers(file)}
+  layers = {layer.name: layer for layer in caffe_layers.read_layers(model)}
   for name, settings in wanted.items():
     assert layers[name].settings == settings, name
     assert {n: int(value) for n, value in text[name].items()} == settings, name
@@ -207,39 +206,6 @@ def test_an_export_of_the_reference_file_has_its_settings(tmp_path, shared_root)
 
 
 # ---- files of others, built here
-
-
-def _floats(field, values, packed=True):
-  values = np.asarray(values, '<f4').reshape(-1)
-  if packed:
-    return wire.encode_bytes(field, values.tobytes())
-  key = wire.encode_varint(field << 3 | wire.FIXED32)
-  return b''.join(key + struct.pack('<f', value) for value in values)
-
-
-def _blob(array, *, old=False, packed=True, double=False):
-  """Encodes a BlobProto: today's shape, or num, channels, height, width."""
-  array = np.asarray(array, np.float32)
-  data = _floats(5, array, packed)
-  if double:
-    data = wire.encode_bytes(8, array.astype('<f8').tobytes())
-  if old:
-    shape = (1,) * (4 - array.ndim) + array.shape
-    return b''.join(wire.encode_number(k + 1, n) for k, n in enumerate(shape)) + data
-  dims = b''.join(map(wire.encode_varint, array.shape))
-  return wire.encode_bytes(7, wire.encode_bytes(1, dims)) + data
-
-
-def _layer(name, kind, bottom, top, blobs=(), settings=b''):
-  body = wire.encode_bytes(1, name) + wire.encode_bytes(2, kind)
-  body += wire.encode_bytes(3, bottom) + wire.encode_bytes(4, top)
-  return wire.encode_bytes(100, body + b''.join(wire.encode_bytes(7, b) for b in blobs) + settings)
-
-
-def _old_layer(name, kind, bottom, top, blobs=(), settings=b''):
-  body = wire.encode_bytes(2, bottom) + wire.encode_bytes(3, top) + wire.encode_bytes(4, name)
-  body += wire.encode_number(5, kind) + b''.join(wire.encode_bytes(6, b) for b in blobs)
-  return wire.encode_bytes(2, body + settings)
 
 
 def test_the_form_before_2015_is_read_as_opencv_reads_it(tmp_path):
@@ -515,17 +481,6 @@ def test_what_alexnet_cannot_be_is_refused_with_the_reason(tmp_path, data, words
     files.load_weights(path)
 
 
-def test_unpacked_double_and_biasless_arrays_are_read(tmp_path):
-  kernel = np.random.default_rng(0).standard_normal((8, 3, 11, 11)).astype('f4')
-  for options in ({'packed': False}, {'double': True}, {'old': True}):
-    path = tmp_path / 'one.caffemodel'
-    path.write_bytes(_layer('conv1', 'Convolution', 'data', 'conv1', [_blob(kernel, **options)]))
-    found = caffe.read_caffemodel(path)
-    assert np.array_equal(found.params['conv1']['kernel'], kernel.transpose(2, 3, 1, 0))
-    assert not found.params['conv1']['bias'].any()
-    assert found.notes == ['no bias in the file: zeros assumed for conv1']
-
-
 @pytest.mark.parametrize('gone', ['conv1', 'conv3', 'conv5'])
 def test_a_network_without_one_convolution_is_refused(tmp_path, gone):
   arrays = layouts.to_foreign(cases.draw(kind='cfn', side=3, width=0.1))
@@ -560,18 +515,6 @@ def test_a_cut_or_damaged_file_is_an_error_in_one_line(tmp_path):
       files.load_weights(path)
     except weights_lib.WeightsError as error:
       assert '\n' not in str(error)
-
-
-def test_absurd_sizes_are_refused_without_memory(tmp_path):
-  path = tmp_path / 'huge.caffemodel'
-  dims = b''.join(map(wire.encode_varint, (2**40, 2**40, 3, 3)))
-  blob = wire.encode_bytes(7, wire.encode_bytes(1, dims)) + _floats(5, [1.0])
-  path.write_bytes(_layer('conv1', 'Convolution', 'data', 'conv1', [blob]))
-  with pytest.raises(weights_lib.WeightsError, match='holds 1 values'):
-    files.load_weights(path)
-  path.write_bytes(wire.encode_bytes(1, 'x') + wire.encode_header(100, 2**62) + b'abc')
-  with pytest.raises(weights_lib.WeightsError, match='cut or damaged'):
-    files.load_weights(path)
 
 
 def test_a_hole_in_the_network_is_no_deploy_file(tmp_path):

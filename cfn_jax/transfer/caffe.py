@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from cfn_jax.models import figures
-from cfn_jax.transfer import caffe_layers, layouts, wire
+from cfn_jax.transfer import caffe_layers, layouts
 from cfn_jax.transfer import weights as weights_lib
 
 Layer = caffe_layers.Layer
@@ -35,11 +35,10 @@ def read_caffemodel(path: pathlib.Path) -> layouts.Found:
     WeightsError: it is none, is cut or damaged, or is a network that AlexNet cannot stand for.
   """
   try:
-    with path.open('rb') as file:
-      layers = caffe_layers.read_layers(file)
-      plain = _first_copies(layers)
-      return _read(plain, siamese=plain is not layers)
-  except (wire.WireError, WeightsError) as error:
+    layers = caffe_layers.read_layers(path)
+    plain = _first_copies(layers)
+    return _read(plain, siamese=plain is not layers)
+  except WeightsError as error:
     raise WeightsError(f'{path}: {error}') from error
 
 

@@ -1,68 +1,36 @@
 """Reads the layers of a `.caffemodel`: names, connections, settings, and arrays on demand.
 
-Only what AlexNet needs of Caffe's schema, in today's form (`layer`, field 100) and the one before
-2015 (`layers`, field 2, types as numbers). Field numbers: Caffe's `caffe.proto`.
+Today's form (`layer`) and the one before 2015 (`layers`, types as numbers) are read. Protocol
+Buffers holds the whole file: reading takes it twice over, and once more as arrays.
 """
 
 import dataclasses
 import math
-from typing import BinaryIO
+import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from google.protobuf import message, unknown_fields
 
-from cfn_jax.transfer import wire
+from cfn_jax import terminal
+from cfn_jax.transfer import caffe_schema
+from cfn_jax.transfer import weights as weights_lib
 
-_V1_TYPES = {
-  3: 'Concat',
-  4: 'Convolution',
-  5: 'Data',
-  6: 'Dropout',
-  8: 'Flatten',
-  12: 'ImageData',
-  14: 'InnerProduct',
-  15: 'LRN',
-  17: 'Pooling',
-  18: 'ReLU',
-  20: 'Softmax',
-  21: 'SoftmaxWithLoss',
-  22: 'Split',
-}
-# Field numbers of a layer: name, type, bottom, top, blobs, then the settings by layer type.
-_FIELDS = {
-  100: ((1, 2, 3, 4, 7), {106: 'Convolution', 118: 'LRN', 121: 'Pooling', 139: 'BatchNorm'}),
-  2: ((4, 5, 2, 3, 6), {10: 'Convolution', 18: 'LRN', 19: 'Pooling'}),
-}
-_SETTINGS = {
-  'Convolution': {
-    1: 'num_output',
-    3: 'pad',
-    4: 'kernel_size',
-    5: 'group',
-    6: 'stride',
-    9: 'pad',
-    10: 'pad',
-    11: 'kernel_size',
-    12: 'kernel_size',
-    13: 'stride',
-    14: 'stride',
-    18: 'dilation',
-  },
-  'LRN': {1: 'local_size', 2: 'alpha', 3: 'beta', 4: 'norm_region', 5: 'k'},
-  'Pooling': {
-    1: 'pool',
-    2: 'kernel_size',
-    3: 'stride',
-    4: 'pad',
-    5: 'kernel_size',
-    6: 'kernel_size',
-    7: 'stride',
-    8: 'stride',
-    9: 'pad',
-    10: 'pad',
-  },
-  'BatchNorm': {3: 'eps'},
-}
-_MAX_LAYERS, _MAX_BLOBS = 4096, 64
+WeightsError = weights_lib.WeightsError
+
+# Today's names of the types before 2015, in the order of their numbers.
+_V1_TYPES = (
+  'None Accuracy BNLL Concat Convolution Data Dropout EuclideanLoss Flatten HDF5Data HDF5Output '
+  'Im2col ImageData InfogainLoss InnerProduct LRN MultinomialLogisticLoss Pooling ReLU Sigmoid '
+  'Softmax SoftmaxWithLoss Split TanH WindowData Eltwise Power SigmoidCrossEntropyLoss HingeLoss '
+  'MemoryData ArgMax Threshold DummyData Slice MVN AbsVal Silence ContrastiveLoss Exp Deconvolution'
+)
+_SETTINGS = ('batch_norm_param', 'convolution_param', 'lrn_param', 'pooling_param')
+_AXES = {f'{name}_{axis}': name for name in ('pad', 'stride') for axis in 'hw'}
+_AXES |= {'kernel_h': 'kernel_size', 'kernel_w': 'kernel_size'}
+_OLD_SHAPE = ('num', 'channels', 'height', 'width')
+_MAX_LAYERS, _MAX_BLOBS, _MAX_AXES, _MAX_NAME = 4096, 64, 32, 4096
 
 
 @dataclasses.dataclass
@@ -72,6 +40,7 @@ class Layer:
   Attributes:
     settings: numbers by Caffe's names; `{}` where the file says nothing.
     configured: the file holds settings for this layer, so what they leave out has Caffe's default.
+    blobs: BlobProto messages.
   """
 
   name: str = ''
@@ -80,93 +49,108 @@ class Layer:
   tops: list[str] = dataclasses.field(default_factory=list)
   settings: dict[str, float] = dataclasses.field(default_factory=dict)
   configured: bool = False
-  blobs: list[wire.Message] = dataclasses.field(default_factory=list)
+  blobs: Sequence[Any] = ()
 
   def arrays(self) -> list[np.ndarray]:
     """Reads the layer's arrays, float32."""
     return [_read_blob(blob, self.name) for blob in self.blobs]
 
 
-def read_layers(file: BinaryIO) -> list[Layer]:
-  """Reads all layers without their arrays; `file` must stay open while those are wanted.
+def read_layers(path: pathlib.Path) -> list[Layer]:
+  """Reads all layers; their arrays are made when they are asked for.
 
   Raises:
-    WireError: the file is no `.caffemodel`, is cut, or uses a form of 2013 (V0) that Caffe's own
+    WeightsError: the file is no `.caffemodel`, is cut, or uses a form of 2013 (V0) that Caffe's own
       upgrade tool must convert first.
   """
-  message = wire.open_message(file)
-  layers = []
-  for field in message.fields():
-    if field.number in _FIELDS and field.wire == wire.BYTES:
-      layers.append(_read_layer(message.child(field), field.number))
-    if len(layers) > _MAX_LAYERS:
-      raise wire.WireError(f'more than {_MAX_LAYERS} layers: this is no network file')
+  check_size(path.stat().st_size)
+  try:
+    net = caffe_schema.NetParameter.FromString(path.read_bytes())
+  except message.DecodeError as error:
+    raise WeightsError(f'it is cut or damaged: {terminal.first_line(error)}') from error
+  if len(net.layer) + len(net.layers) > _MAX_LAYERS:
+    raise WeightsError(f'more than {_MAX_LAYERS} layers: this is no network file')
+  _check_types(net)
+  net.DiscardUnknownFields()
+  layers = [_read_layer(layer) for layer in (*net.layers, *net.layer)]
   if not any(layer.name or layer.type for layer in layers):
-    raise wire.WireError('there is no layer in it: this is no .caffemodel')
+    raise WeightsError('there is no layer in it: this is no .caffemodel')
   return layers
 
 
-def _read_layer(message: wire.Message, form: int) -> Layer:
-  (name, kind, bottom, top, blobs), settings = _FIELDS[form]
-  layer = Layer()
-  for field in message.fields():
-    if form == 2 and field.number == 1:
-      raise wire.WireError(
-        "it is of Caffe's first form (V0): convert it with Caffe's upgrade_net_proto_binary"
-      )
-    if field.number == name:
-      layer.name = message.text(field)
-    elif field.number == kind:
-      number = field.value
-      layer.type = message.text(field) if form == 100 else _V1_TYPES.get(number, f'V1 {number}')
-    elif field.number == bottom:
-      layer.bottoms.append(message.text(field))
-    elif field.number == top:
-      layer.tops.append(message.text(field))
-    elif field.number == blobs:
-      layer.blobs.append(message.child(field))
-      if len(layer.blobs) > _MAX_BLOBS:
-        raise wire.WireError(f"layer '{layer.name}' has more than {_MAX_BLOBS} arrays")
-    elif field.number in settings:
+def check_size(size: int) -> None:
+  """Refuses a file that is too large for Protocol Buffers, and so for Caffe."""
+  if size >= 2**31:
+    raise WeightsError(
+      f'{size} bytes: a .caffemodel, as all of Protocol Buffers, has less than 2 GiB; use another '
+      'format'
+    )
+
+
+def _check_types(read: message.Message) -> None:
+  """Refuses known fields of another type: Protocol Buffers passes over them as if unknown."""
+  known = read.DESCRIPTOR.fields_by_number
+  for field in unknown_fields.UnknownFieldSet(read):
+    if field.field_number in known:
+      name = f'{read.DESCRIPTOR.name}.{known[field.field_number].name}'
+      raise WeightsError(f'it is damaged: {name} has wire type {field.wire_type}')
+  for described, value in read.ListFields():
+    if described.message_type:
+      for each in [value] if isinstance(value, message.Message) else value:
+        _check_types(each)
+
+
+def _read_layer(read: Any) -> Layer:
+  texts = [read.name, *read.bottom, *read.top]
+  if isinstance(read.type, str):
+    texts.append(read.type)
+  elif read.HasField('layer'):
+    raise WeightsError(
+      "it is of Caffe's first form (V0): convert it with Caffe's upgrade_net_proto_binary"
+    )
+  if max(map(len, texts)) > _MAX_NAME:
+    raise WeightsError(f'a name of more than {_MAX_NAME} characters: this is no network file')
+  layer = Layer(
+    read.name, _type_name(read.type), list(read.bottom), list(read.top), blobs=read.blobs
+  )
+  if len(layer.blobs) > _MAX_BLOBS:
+    raise WeightsError(f"layer '{layer.name}' has more than {_MAX_BLOBS} arrays")
+  for field, value in read.ListFields():
+    if field.name in _SETTINGS:
       layer.configured = True
-      layer.settings |= _read_settings(message.child(field), settings[field.number])
+      layer.settings |= _read_settings(value)
   return layer
 
 
-def _read_settings(message: wire.Message, kind: str) -> dict[str, float]:
+def _type_name(kind: str | int) -> str:
+  if isinstance(kind, str):
+    return kind
+  types = _V1_TYPES.split()
+  return types[kind] if 0 <= kind < len(types) else f'V1 {kind}'
+
+
+def _read_settings(read: message.Message) -> dict[str, float]:
   found: dict[str, float] = {}
-  for field in message.fields():
-    name = _SETTINGS[kind].get(field.number)
-    if name is None:
-      continue
-    if field.wire == wire.FIXED32:
-      found[name] = float(message.numbers(field, '<f4')[0])
-    else:
-      values = set(message.varints(field))
-      if name in found:
-        values.add(int(found[name]))
-      if len(values) > 1:
-        raise wire.WireError(f'{name} differs between the axes: {sorted(values)}')
-      found[name] = values.pop() if values else 0
+  for field, value in read.ListFields():
+    name = _AXES.get(field.name, field.name)
+    values = {value} if isinstance(value, int | float) else set(value)
+    values |= {found[name]} if name in found else set()
+    if len(values) > 1:
+      raise WeightsError(f'{name} differs between the axes: {sorted(values)[:4]}')
+    found[name] = values.pop()
   return found
 
 
-def _read_blob(message: wire.Message, layer: str) -> np.ndarray:
-  shape, old_shape = [], {}
-  parts: list[np.ndarray] = []
-  for field in message.fields():
-    if field.number == 7:
-      shape_message = message.child(field)
-      shape = [n for dims in shape_message.fields() for n in shape_message.varints(dims)]
-    elif field.number in (1, 2, 3, 4) and field.wire == wire.VARINT:
-      old_shape[field.number] = field.value
-    elif field.number in (5, 8):
-      parts.append(message.numbers(field, '<f4' if field.number == 5 else '<f8'))
-  values = np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else np.empty(0, '<f4')
-  shape = shape or [old_shape.get(axis, 1) for axis in (1, 2, 3, 4)]
-  if math.prod(shape) != values.size or values.size == 0:
-    raise wire.WireError(
-      f"layer '{layer}': an array of shape {shape} holds {values.size} values"
-      + ('' if values.size else ' (half-precision or left out)')
+def _read_blob(blob: Any, layer: str) -> np.ndarray:
+  shape = list(blob.shape.dim)
+  if not shape:
+    shape = [getattr(blob, axis) if blob.HasField(axis) else 1 for axis in _OLD_SHAPE]
+  if len(shape) > _MAX_AXES:
+    raise WeightsError(f"layer '{layer}': an array of {len(shape)} axes; Caffe ends at {_MAX_AXES}")
+  count = len(blob.double_data or blob.data)
+  if min(shape) < 1 or math.prod(shape) != count:
+    raise WeightsError(
+      f"layer '{layer}': an array of shape {shape} holds {count} values"
+      + ('' if count else ' (half-precision or left out)')
     )
-  return values.astype(np.float32).reshape(shape)
+  return caffe_schema.decode_numbers(blob).reshape(shape)

@@ -1,0 +1,91 @@
+"""The part of Caffe's `caffe.proto` that AlexNet needs, as messages of Protocol Buffers.
+
+One schema reads and writes both files. Names and numbers are Caffe's; Protocol Buffers passes over
+the fields that are not listed. All whole numbers are int64, which holds Caffe's int32 and uint32.
+"""
+
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+# Each field: its name, its number and its type; a star says that it is repeated.
+_MESSAGES = {
+  'BlobShape': 'dim 1 int64*',
+  'BlobProto': 'num 1 int64, channels 2 int64, height 3 int64, width 4 int64, data 5 float*, '
+  'shape 7 BlobShape, double_data 8 double*',
+  # A BlobProto as it is encoded here, its numbers in one piece: what NumPy takes without a Python
+  # object for each. Files of others may hold them in several pieces, or one by one.
+  'PackedBlob': 'data 5 bytes, shape 7 BlobShape, double_data 8 bytes',
+  'BatchNormParameter': 'eps 3 float',
+  'ConvolutionParameter': 'num_output 1 int64, pad 3 int64*, kernel_size 4 int64*, group 5 int64, '
+  'stride 6 int64*, pad_h 9 int64, pad_w 10 int64, kernel_h 11 int64, kernel_w 12 int64, '
+  'stride_h 13 int64, stride_w 14 int64, dilation 18 int64*',
+  'DropoutParameter': 'dropout_ratio 1 float',
+  'InnerProductParameter': 'num_output 1 int64',
+  'InputParameter': 'shape 1 BlobShape*',
+  'LRNParameter': 'local_size 1 int64, alpha 2 float, beta 3 float, norm_region 4 int64, k 5 float',
+  'PoolingParameter': 'pool 1 PoolMethod, kernel_size 2 int64, stride 3 int64, pad 4 int64, '
+  'kernel_h 5 int64, kernel_w 6 int64, stride_h 7 int64, stride_w 8 int64, pad_h 9 int64, '
+  'pad_w 10 int64',
+  'ReshapeParameter': 'shape 1 BlobShape',
+  'LayerParameter': 'name 1 string, type 2 string, bottom 3 string*, top 4 string*, '
+  'blobs 7 BlobProto*, convolution_param 106 ConvolutionParameter, dropout_param 108 '
+  'DropoutParameter, inner_product_param 117 InnerProductParameter, lrn_param 118 LRNParameter, '
+  'pooling_param 121 PoolingParameter, reshape_param 133 ReshapeParameter, '
+  'batch_norm_param 139 BatchNormParameter, input_param 143 InputParameter',
+  # The form before 2015; `layer` holds the form before that one, V0.
+  'V1LayerParameter': 'layer 1 bytes, bottom 2 string*, top 3 string*, name 4 string, '
+  'type 5 int64, blobs 6 BlobProto*, convolution_param 10 ConvolutionParameter, lrn_param 18 '
+  'LRNParameter, pooling_param 19 PoolingParameter',
+  'NetParameter': 'name 1 string, layers 2 V1LayerParameter*, layer 100 LayerParameter*',
+}
+
+
+def _describe() -> descriptor_pb2.FileDescriptorProto:
+  """Builds the schema; its edition demands UTF-8 of texts and keeps numbers that no enum has."""
+  types = descriptor_pb2.FieldDescriptorProto.Type
+  features = descriptor_pb2.FeatureSet
+  file = descriptor_pb2.FileDescriptorProto(
+    name='caffe.proto', package='caffe', syntax='editions', edition=descriptor_pb2.EDITION_2023
+  )
+  file.options.features.repeated_field_encoding = features.EXPANDED
+  methods = file.enum_type.add(name='PoolMethod').value
+  for value, method in enumerate(('MAX', 'AVE', 'STOCHASTIC')):
+    methods.add(name=method, number=value)
+  for message, fields in _MESSAGES.items():
+    described = file.message_type.add(name=message).field
+    for each in fields.split(', '):
+      name, number, kind = each.removesuffix('*').split()
+      field = described.add(name=name, number=int(number))
+      field.label = field.LABEL_REPEATED if each.endswith('*') else field.LABEL_OPTIONAL
+      if kind.islower():
+        field.type = types.Value(f'TYPE_{kind.upper()}')
+      else:
+        field.type_name = f'.caffe.{kind}'
+        field.type = field.TYPE_ENUM if kind == 'PoolMethod' else field.TYPE_MESSAGE
+      if name in ('dim', 'data', 'double_data') and each.endswith('*'):
+        field.options.features.repeated_field_encoding = features.PACKED
+  return file
+
+
+_pool = descriptor_pool.DescriptorPool()  # of its own: Caffe's `caffe_pb2` may be loaded too
+_pool.AddSerializedFile(_describe().SerializeToString())
+_classes = message_factory.GetMessageClassesForFiles(['caffe.proto'], _pool)
+NetParameter: Any = _classes['caffe.NetParameter']
+_PackedBlob: Any = _classes['caffe.PackedBlob']
+
+
+def encode_blob(array: np.ndarray) -> bytes:
+  """Encodes an array as a BlobProto of float32."""
+  data = array.astype('<f4', copy=False).tobytes()
+  return _PackedBlob(shape={'dim': array.shape}, data=data).SerializeToString()
+
+
+def decode_numbers(blob: Any) -> np.ndarray:
+  """Returns the numbers of a BlobProto, flat and float32; doubles where it has those, as Caffe."""
+  packed = _PackedBlob.FromString(blob.SerializeToString())
+  is_double = bool(blob.double_data)
+  data = packed.double_data if is_double else packed.data
+  del packed
+  return np.frombuffer(data, '<f8' if is_double else '<f4').astype(np.float32)
