@@ -153,4 +153,4 @@ def _read_blob(blob: Any, layer: str) -> np.ndarray:
       f"layer '{layer}': an array of shape {shape} holds {count} values"
       + ('' if count else ' (half-precision or left out)')
     )
-  return caffe_schema.decode_numbers(blob).reshape(shape)
+  return caffe_schema.read_numbers(blob).reshape(shape)

@@ -14,9 +14,6 @@ _MESSAGES = {
   'BlobShape': 'dim 1 int64*',
   'BlobProto': 'num 1 int64, channels 2 int64, height 3 int64, width 4 int64, data 5 float*, '
   'shape 7 BlobShape, double_data 8 double*',
-  # A BlobProto as it is encoded here, its numbers in one piece: what NumPy takes without a Python
-  # object for each. Files of others may hold them in several pieces, or one by one.
-  'PackedBlob': 'data 5 bytes, shape 7 BlobShape, double_data 8 bytes',
   'BatchNormParameter': 'eps 3 float',
   'ConvolutionParameter': 'num_output 1 int64, pad 3 int64*, kernel_size 4 int64*, group 5 int64, '
   'stride 6 int64*, pad_h 9 int64, pad_w 10 int64, kernel_h 11 int64, kernel_w 12 int64, '
@@ -42,8 +39,13 @@ _MESSAGES = {
 }
 
 
-def _describe() -> descriptor_pb2.FileDescriptorProto:
-  """Builds the schema; its edition demands UTF-8 of texts and keeps numbers that no enum has."""
+def _describe(*, packed: bool) -> descriptor_pb2.FileDescriptorProto:
+  """Builds the schema; its edition demands UTF-8 of texts and keeps numbers that no enum has.
+
+  Args:
+    packed: the numbers of arrays are bytes. NumPy takes those without a Python object for each, but
+      only numbers in one piece are read so: files may hold them in several, or one by one.
+  """
   types = descriptor_pb2.FieldDescriptorProto.Type
   features = descriptor_pb2.FeatureSet
   file = descriptor_pb2.FileDescriptorProto(
@@ -59,33 +61,44 @@ def _describe() -> descriptor_pb2.FileDescriptorProto:
       name, number, kind = each.removesuffix('*').split()
       field = described.add(name=name, number=int(number))
       field.label = field.LABEL_REPEATED if each.endswith('*') else field.LABEL_OPTIONAL
-      if kind.islower():
+      is_array = name in ('data', 'double_data')
+      if is_array and packed:
+        field.type, field.label = field.TYPE_BYTES, field.LABEL_OPTIONAL
+      elif kind.islower():
         field.type = types.Value(f'TYPE_{kind.upper()}')
       else:
         field.type_name = f'.caffe.{kind}'
         field.type = field.TYPE_ENUM if kind == 'PoolMethod' else field.TYPE_MESSAGE
-      if name in ('dim', 'data', 'double_data') and each.endswith('*'):
+      if name == 'dim' or (is_array and not packed):
         field.options.features.repeated_field_encoding = features.PACKED
   return file
 
 
-_pool = descriptor_pool.DescriptorPool()  # of its own: Caffe's `caffe_pb2` may be loaded too
-_pool.AddSerializedFile(_describe().SerializeToString())
-_classes = message_factory.GetMessageClassesForFiles(['caffe.proto'], _pool)
-NetParameter: Any = _classes['caffe.NetParameter']
-_PackedBlob: Any = _classes['caffe.PackedBlob']
+def _load(*, packed: bool) -> dict[str, Any]:
+  pool = descriptor_pool.DescriptorPool()  # of its own: Caffe's `caffe_pb2` may be loaded too
+  pool.AddSerializedFile(_describe(packed=packed).SerializeToString())
+  return message_factory.GetMessageClassesForFiles(['caffe.proto'], pool)
 
 
-def encode_blob(array: np.ndarray) -> bytes:
-  """Encodes an array as a BlobProto of float32."""
+NetParameter: Any = _load(packed=False)['caffe.NetParameter']
+_packed = _load(packed=True)
+PackedNetParameter: Any = _packed['caffe.NetParameter']
+
+
+def add_blob(layer: Any, array: np.ndarray) -> None:
+  """Adds an array to a layer of a `PackedNetParameter`, as float32."""
   data = array.astype('<f4', copy=False).tobytes()
-  return _PackedBlob(shape={'dim': array.shape}, data=data).SerializeToString()
+  layer.blobs.add(shape={'dim': array.shape}, data=data)
 
 
-def decode_numbers(blob: Any) -> np.ndarray:
-  """Returns the numbers of a BlobProto, flat and float32; doubles where it has those, as Caffe."""
-  packed = _PackedBlob.FromString(blob.SerializeToString())
+def read_numbers(blob: Any) -> np.ndarray:
+  """Returns the numbers of a BlobProto, flat and float32; doubles where it has those, as Caffe.
+
+  Protocol Buffers encodes them in one piece, however the file did. Doubles too large are inf.
+  """
+  packed = _packed['caffe.BlobProto'].FromString(blob.SerializeToString())
   is_double = bool(blob.double_data)
   data = packed.double_data if is_double else packed.data
   del packed
-  return np.frombuffer(data, '<f8' if is_double else '<f4').astype(np.float32)
+  with np.errstate(over='ignore'):
+    return np.frombuffer(data, '<f8' if is_double else '<f4').astype(np.float32)

@@ -32,7 +32,7 @@ def save_caffe(
   Raises:
     WeightsError: a layer is missing in between, or the arrays are too large for the format.
   """
-  net = caffe_schema.NetParameter(name=name, layer=list(_network(weights)))
+  net = caffe_schema.PackedNetParameter(name=name, layer=list(_network(weights)))
   arrays_size = sum(
     each.nbytes + 64 for layer in weights.params.values() for each in layer.values()
   )
@@ -42,12 +42,11 @@ def save_caffe(
   prototxt.write_text(f'# {comment}\n{text}', encoding='utf8')
   with model.open('wb') as file:
     # Messages that follow each other are one: no more than a layer's arrays is encoded at once.
-    file.write(caffe_schema.NetParameter(name=name).SerializeToString())
+    file.write(caffe_schema.PackedNetParameter(name=name).SerializeToString())
     for layer in net.layer:
-      part = caffe_schema.NetParameter(layer=[layer])
+      part = caffe_schema.PackedNetParameter(layer=[layer])
       for kind in ('weight', 'bias') if layer.name in weights.params else ():
-        blob = caffe_schema.encode_blob(arrays[f'{layer.name}.{kind}'])
-        part.layer[0].blobs.add().MergeFromString(blob)
+        caffe_schema.add_blob(part.layer[0], arrays[f'{layer.name}.{kind}'])
       file.write(part.SerializeToString())
 
 
