@@ -30,6 +30,7 @@ setup(
     'optax>=0.2.8,<0.3',
     'orbax-checkpoint>=0.12,<0.13',
     'pillow>=12,<14',
+    'protobuf>=5.28.3,<8',
     'rich>=14,<16',
     'safetensors>=0.8,<0.9',
     'scipy>=1.15,<1.18',

