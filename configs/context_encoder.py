@@ -20,20 +20,18 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
 
 def _paper() -> ml_collections.ConfigDict:
   c = training.make_config('context_encoder')
-  c.num_steps = 100_000
-  c.batch_size = 64
-  c.eval_batch_size = 64
+  c.num_steps = 100_000  # the source names none for the features of its tables
+  c.batch_size = 64  # the source's
   c.reconstruction = 'l2'  # the error over what is hidden: 'l2' or 'l1'
-  # Adam's figures are those of the source.
-  c.solver = 'adamw'
-  c.learning_rate = 2e-4
-  c.momentum = 0.5
-  c.weight_decay = 0.0
-  c.bias_rate = 1.0
+  c.solver = 'adamw'  # the source's Adam, and its figures
+  c.learning_rate = 2e-4  # the source's, fixed: decay_steps are all steps
+  c.momentum = 0.5  # the source's
+  c.weight_decay = 0.0  # off
+  c.bias_rate = 1.0  # biases learn as weights do
 
   training.add_unlabelled(c)
   v = training.add_training_views(c)
-  v.resize = 'short_side'
+  v.resize = 'short_side'  # 'short_side', or 'squash': to a square
 
   i = c.input = ml_collections.ConfigDict()
   i.mean = (123.0, 117.0, 104.0)  # RGB, 0..255; the colour of what is hidden
@@ -87,6 +85,7 @@ def _tiny(c: ml_collections.ConfigDict) -> None:
   c.views.resize_px = 80
   c.mask.blob_px = 8.0
   c.model.width = 0.25
+  c.batch_size = 32
   c.num_steps = 300
   c.warmup_steps = 20
   c.log_every_steps = 10

@@ -39,6 +39,7 @@ ROOMS = {
     'training',
     'data',
     'models',
+    'inpainting',
     'jigsaw',
     'evaluation',
     'timing',

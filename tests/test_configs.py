@@ -24,6 +24,7 @@ CONFIGS = {
   ),
   'relative_position': ('', 'doersch', 'small', 'tiny'),
   'rotation': ('', 'small', 'tiny'),
+  'context_encoder': ('', 'centre', 'small', 'tiny'),
   'frozen_layers': ('', 'small'),
   'voc07_classification': ('', 'small'),
   'recognition': ('', 'alexnet', 'small', 'small_alexnet'),

@@ -14,6 +14,7 @@ from cfn_jax import command
 from cfn_jax.data import pipeline, record
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import frozen_layers, labelled, recognition, trunks, voc_classification
+from cfn_jax.inpainting import task as inpainting_task
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.jigsaw import transform
@@ -26,7 +27,7 @@ LIMITS = {
   'permutations_per_pass': (0, 10**6),
 }
 CLASSES = {'frozen_layers': 1000, 'recognition': 1000, 'voc_classification': 20}  # the paper's data
-TRAINED = (*command.PUZZLES, *CLASSES)  # tasks that train a network
+TRAINED = (*command.PUZZLES, 'context_encoder', *CLASSES)  # tasks that train a network
 
 
 class Noise(record.Source):
@@ -86,6 +87,10 @@ def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.nd
   if config.task in command.PUZZLES:
     pretext = make_pretext(config)
     return jigsaw_task.make_task(config, pretext), make_batch(pretext, 1)
+  if config.task == 'context_encoder':
+    made = inpainting_task.make_inpainting(config, lambda: (Noise(), Noise()))
+    row = made.holes(made.training.train(0))
+    return inpainting_task.make_task(config, made), {name: row[name][None] for name in row}
   return make_classifier(config)
 
 
