@@ -40,6 +40,8 @@ CASES = [
   ('alexnet_to_jigsaw', {'baseline': False}, 'puzzle.tile_scale', 'reference'),
   ('solve', {}, 'data.val_fraction', 'source'),
   ('recognition', {}, 'input.mean', 'global'),
+  ('context_encoder', {}, 'mask.side_px', 'random_region'),
+  ('context_encoder:centre', {}, 'mask.blob_px', 'centre'),
   ('knn', {'layers': ('fc6',)}, 'features.pooling', 'not pooled'),
   ('recognition', {'input.normalization': 'tile'}, 'input.std', 'own deviation'),
   ('linear_probe:voc07', {'svm.costs': (1.0,)}, 'svm.folds', 'one cost'),

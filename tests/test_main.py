@@ -241,7 +241,7 @@ def test_a_wrong_variable_of_the_environment_is_named(
 
 
 def test_a_full_disk_is_named_where_the_system_names_nothing(tmp_path, monkeypatch, capsys):
-  from cfn_jax import command, main
+  from cfn_jax import command, main, terminal
   from cfn_jax.training import loop, settings
 
   def fill(*_):
@@ -249,7 +249,7 @@ def test_a_full_disk_is_named_where_the_system_names_nothing(tmp_path, monkeypat
 
   monkeypatch.setattr(loop, 'fit', fill)
   monkeypatch.setattr(settings, 'check', lambda config: None)
-  with pytest.raises(SystemExit):
+  with pytest.raises(SystemExit), terminal.short_errors():
     main.run(command.load_config('cfn:tiny'), tmp_path)
   assert capsys.readouterr().err.endswith(f'error: {tmp_path}: No space left on device\n')
 
@@ -417,7 +417,7 @@ def test_evaluations_that_run_out_of_memory_tell_the_ways_out_too(
 
   import jax
 
-  from cfn_jax import command, main
+  from cfn_jax import command, main, terminal
 
   def execute(workdir):
     raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: no room for features')
@@ -425,7 +425,7 @@ def test_evaluations_that_run_out_of_memory_tell_the_ways_out_too(
   config = command.load_config(f'{REPOSITORY}/configs/{task}.py')
   module = importlib.import_module(f'cfn_jax.evaluation.{task}')
   monkeypatch.setattr(module, 'open_task', lambda config: execute)
-  with pytest.raises(SystemExit) as ended:
+  with pytest.raises(SystemExit) as ended, terminal.short_errors():
     main.run(config, tmp_path)
   assert ended.value.code == 2
   said = capsys.readouterr().err
@@ -459,7 +459,7 @@ def test_a_second_run_takes_its_programs_from_the_compilation_cache(tmp_path):
 def test_every_task_of_a_config_is_known_and_its_module_opens_it():
   import importlib
 
-  from cfn_jax import command, main
+  from cfn_jax import command, main, terminal
 
   named = {command.load_config(str(path)).task for path in CONFIGS if path.stem != 'training'}
   assert named == set(main.TASKS)
@@ -470,7 +470,7 @@ def test_every_task_of_a_config_is_known_and_its_module_opens_it():
 @pytest.mark.parametrize('variant', ['', ':small'])
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_the_devices_start_for_every_config(path, variant):
-  from cfn_jax import command, main
+  from cfn_jax import command, main, terminal
 
   if path.stem != 'training':  # no config of its own
     main.start_devices(command.load_config(f'{path}{variant}'))
