@@ -459,7 +459,7 @@ def test_a_second_run_takes_its_programs_from_the_compilation_cache(tmp_path):
 def test_every_task_of_a_config_is_known_and_its_module_opens_it():
   import importlib
 
-  from cfn_jax import command, main, terminal
+  from cfn_jax import command, main
 
   named = {command.load_config(str(path)).task for path in CONFIGS if path.stem != 'training'}
   assert named == set(main.TASKS)
@@ -470,7 +470,7 @@ def test_every_task_of_a_config_is_known_and_its_module_opens_it():
 @pytest.mark.parametrize('variant', ['', ':small'])
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_the_devices_start_for_every_config(path, variant):
-  from cfn_jax import command, main, terminal
+  from cfn_jax import command, main
 
   if path.stem != 'training':  # no config of its own
     main.start_devices(command.load_config(f'{path}{variant}'))
