@@ -23,28 +23,17 @@ def main(argv: list[str] | None = None) -> int:
   add = parser.add_argument
   add('--source', action='place', required=True, help='folder of images, or tar file')
   add('--out', action='place', required=True, help='folder to write')
-  add('--short-side', type=int, default=256, help='px; 0 leaves sizes alone')
+  add('--short-side', dest='short_side_px', type=int, default=256, help='px; 0 leaves sizes alone')
   add('--quality', type=int, default=95, help='of the JPEGs, 1..100')
-  add('--shards', type=int, default=0, help='0: one per 2,048 images, up to 512')
-  add('--workers', type=int, default=0, help='processes; 0: one per core')
+  add('--shards', dest='num_shards', type=int, default=0, help='0: one per 256 images, up to 512')
+  add('--workers', dest='num_workers', type=int, default=0, help='processes; 0: one per core')
   add('--upsample', action='store_true', help='resize smaller images too')
   add('--verify', action='store_true', help='check finished shards, make damaged ones again')
   add('--labels', action='place', default='', help='classes: a number a line, or name and wnid')
   add('--synsets', action='place', default='', help='of those numbers: meta.mat, or a wnid a line')
   flags = parser.parse(argv)
   try:
-    index = prepare.prepare(
-      source=flags.source,
-      out=flags.out,
-      short_side_px=flags.short_side,
-      quality=flags.quality,
-      num_shards=flags.shards,
-      num_workers=flags.workers,
-      upsample=flags.upsample,
-      verify=flags.verify,
-      labels=flags.labels,
-      synsets=flags.synsets,
-    )
+    index = prepare.prepare(**vars(flags))
   except (prepare.PrepareError, SourceError, places.PlaceError) as error:
     return terminal.say_error(*terminal.describe(error))
   except KeyboardInterrupt:

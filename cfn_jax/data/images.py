@@ -24,7 +24,7 @@ import simplejpeg
 from PIL import Image, ImageFile
 
 from cfn_jax import terminal
-from cfn_jax.data import file_kinds, orientation, wholeness
+from cfn_jax.data import file_kinds, jpeg, orientation, png
 from cfn_jax.errors import CfnError
 
 # Larger pictures are refused before any memory is taken; above this Pillow warns of a bomb.
@@ -37,7 +37,6 @@ MAX_JPEG_SIDE_PX = 65_500
 _READ = 'a JPEG, PNG, WebP, GIF, BMP or TIFF image'
 _SMALLER = '; make it smaller first'
 _OPENERS = ('PNG', 'WEBP', 'GIF', 'BMP', 'TIFF')
-_JPEG_NO_PAYLOAD = frozenset([0x01, *range(0xD0, 0xDA)])
 
 # Pillow warns of large pictures before they are refused here.
 warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)
@@ -73,7 +72,7 @@ def decode_image(
     MemoryError: there is none left now, which says nothing about the picture.
   """
   try:
-    if wholeness.is_jpeg(data):
+    if jpeg.is_jpeg(data):
       return orientation.apply(_decode_jpeg(data, min_side_px), orientation.of_jpeg(data))
     return _decode_with_pillow(data)
   except BadImage as error:
@@ -119,7 +118,7 @@ def resized_sides(height: int, width: int, short_side_px: int) -> tuple[int, int
 
 def _decode_jpeg(data: bytes, min_side_px: int) -> np.ndarray:
   """The fast strict path, then the tolerant one for harmless faults."""
-  if wholeness.is_zeroed_jpeg(data):
+  if jpeg.is_zeroed(data):
     raise BadImage('', 'the JPEG is damaged (a stretch of its picture data is zeros)')
   try:
     return _decode_jpeg_strictly(data, min_side_px)
@@ -127,7 +126,7 @@ def _decode_jpeg(data: bytes, min_side_px: int) -> np.ndarray:
     if isinstance(error, BadImage):
       raise
   # libjpeg stops at the first warning, which may hide a worse one: mend the header, look again.
-  cleaned = _clean_jpeg_header(data)
+  cleaned = jpeg.clean_header(data)
   try:
     return _decode_jpeg_strictly(cleaned, min_side_px)
   except ValueError as error:
@@ -135,7 +134,7 @@ def _decode_jpeg(data: bytes, min_side_px: int) -> np.ndarray:
       raise
     reason = str(error)
   too_long = reason.endswith('extraneous bytes before marker 0xd9')
-  if too_long and wholeness.ZEROS not in cleaned[: cleaned.find(b'\xff\xd9')]:
+  if too_long and jpeg.ZEROS not in cleaned[: cleaned.find(b'\xff\xd9')]:
     # Every block was there, then some bytes too many, and no stretch of zeros was taken for blocks.
     return _decode_jpeg_with_pillow(cleaned, min_side_px)
   if 'Premature end' in reason or 'premature end' in reason:
@@ -175,40 +174,6 @@ def _halving(width: int, height: int, min_side_px: int) -> int:
   return next(f for f in (8, 4, 2, 1) if f == 1 or -(-min(width, height) // f) >= min_side_px)
 
 
-def _clean_jpeg_header(data: bytes) -> bytes:
-  """Rebuilds what comes before the first scan without the fields that libjpeg only warns about.
-
-  Application segments and comments go (a sound Adobe marker stays: it says how colours are stored),
-  and so do stray bytes between segments; the first scan of a sequential JPEG gets the only legal
-  spectral range.
-  """
-  kept, position, sequential = [data[:2]], 2, True
-  while position + 4 <= len(data):
-    start = data.find(b'\xff', position)
-    while 0 <= start < len(data) - 1 and data[start + 1] == 0xFF:
-      start += 1  # fill bytes
-    if start < 0 or start + 4 > len(data):
-      break
-    marker = data[start + 1]
-    if marker == 0 or marker in _JPEG_NO_PAYLOAD:
-      position = start + 2
-      continue
-    end = start + 2 + int.from_bytes(data[start + 2 : start + 4], 'big')
-    segment = data[start:end]
-    if marker in (0xC2, 0xC6, 0xCA, 0xCE):
-      sequential = False
-    if marker == 0xDA:
-      kept.append(segment[:-3] + b'\x00\x3f\x00' if sequential else segment)
-      return b''.join([*kept, data[end:]])
-    sound_adobe = (
-      marker == 0xEE and segment[4:9] == b'Adobe' and len(segment) >= 16 and segment[15] <= 2
-    )
-    if sound_adobe or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
-      kept.append(segment)
-    position = end
-  return data
-
-
 def _decode_with_pillow(data: bytes) -> np.ndarray:
   """Everything that is not a JPEG."""
   _check_format(data)
@@ -220,7 +185,7 @@ def _decode_with_pillow(data: bytes) -> np.ndarray:
     raise BadImage('', f'it has more than the limit of {MAX_PIXELS:,} pixels{_SMALLER}') from None
   with picture:
     _check_size(*picture.size)
-    fault = wholeness.fault(data, picture.format or '')
+    fault = png.fault(data) if picture.format == 'PNG' else ''
     if fault:
       raise BadImage('', fault)
     hidden = picture.info.get('transparency')

@@ -13,8 +13,7 @@ import pathlib
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from absl import flags
@@ -91,28 +90,13 @@ def run_over(
     dataset = dataset.mp_prefetch(options, worker_init_fn=start)
   iterator = iter(dataset)
   try:
-    with _deaf_children() if workers else contextlib.nullcontext():
+    with parents.deaf_children() if workers else contextlib.nullcontext():
       first = next(iterator, None)  # starts the processes
     if first is not None:
       yield first
       yield from iterator
   finally:
     iterator.close()
-
-
-@contextlib.contextmanager
-def _deaf_children() -> Iterator[None]:
-  """Lets the processes that this thread starts hear no signal before `_start_worker` runs there.
-
-  Other threads of this process still take the signals, so that none is lost.
-  """
-  resource_tracker.ensure_running()  # which would unblock the signals if it were started below
-  signals = (signal.SIGINT, signal.SIGTERM)
-  before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-  try:
-    yield
-  finally:
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def check_main_module() -> None:

@@ -1,7 +1,6 @@
 """Reads the orientation that a camera wrote into a file, and turns images upright.
 
-Used by images.py. simplejpeg ignores EXIF, and opening each JPEG with Pillow just to read one tag
-costs as much as decoding it; walking the header's segments takes some microseconds.
+Used by images.py; simplejpeg ignores EXIF.
 """
 
 import re
@@ -9,6 +8,8 @@ import struct
 from typing import Any
 
 import numpy as np
+
+from cfn_jax.data import jpeg
 
 TAG = 0x0112
 
@@ -18,23 +19,17 @@ def of_jpeg(data: bytes) -> int:
 
   Like Pillow, it falls back on the orientation in an XMP packet.
   """
-  position, from_xmp = 2, 1
-  while position + 4 <= len(data) and data[position] == 0xFF:
-    marker = data[position + 1]
-    if marker == 0xFF:
-      position += 1
-      continue
-    if marker == 0xDA:
+  from_xmp = 1
+  for marker, start, end in jpeg.segments(data):
+    if marker == jpeg.SCAN:
       break
-    end = position + 2 + int.from_bytes(data[position + 2 : position + 4], 'big')
-    if marker == 0xE1:
-      segment = data[position + 4 : end]
+    if marker == jpeg.APP1:
+      segment = data[start + 4 : end]
       if segment.startswith(b'Exif\x00'):
         return of_exif(segment[6:])
       found = re.search(rb'tiff:Orientation(?:="|>)([1-8])\b', segment)
       if found and segment.startswith(b'http://ns.adobe.com/xap/'):
         from_xmp = int(found[1])
-    position = end
   return from_xmp
 
 
