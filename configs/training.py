@@ -99,10 +99,8 @@ def add_images(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Adds the section `data` with how a folder is listed, and what a bad image does."""
+  """Adds the section `data` with what a bad image does."""
   d = add_images(c)
-  d.cache_dir = ''  # where folder listings are kept; '': the user's cache folder
-  d.refresh = False  # True: list the folder again
   d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
   return d
 

@@ -15,13 +15,11 @@ SAID = {
   'split': 'train',
   'val_root': 'photos',
   'val_split': 'val',
-  'cache_dir': 'cache',
-  'refresh': True,
 }
 # As docs/data.md has it.
 READ = {
   'bundled': set(),
-  'folder': {'root', 'val_root', 'cache_dir', 'refresh'},
+  'folder': {'root', 'val_root'},
   'records': {'root', 'val_root'},
   'tfds': {'root', 'split', 'val_root', 'val_split'},
   'voc': {'root', 'split', 'val_root', 'val_split'},
@@ -69,7 +67,7 @@ def test_a_second_folder_without_its_list_is_refused(source, tmp_path):
     sources.open_sources(source=source, root=str(tmp_path), split='a:train', val_root='other')
 
 
-@pytest.mark.parametrize('field', ['root', 'val_root', 'cache_dir'])
+@pytest.mark.parametrize('field', ['root', 'val_root'])
 @pytest.mark.parametrize('address', ['gs://bucket/photos', 's3://bucket'])
 def test_the_address_of_a_bucket_is_refused(field, address, tmp_path):
   (tmp_path / '1.jpg').write_bytes(b'x')

@@ -199,7 +199,6 @@ def _run(photographs, tmp_path, *arguments):
     *test_main.SMALL,
     '--config.data.source=folder',
     f'--config.data.root={photographs}',
-    f'--config.data.cache_dir={tmp_path / "cache"}',
     f'--workdir={tmp_path / "workdir"}',
     *arguments,
   )

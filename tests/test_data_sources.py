@@ -31,14 +31,7 @@ def names_of(source):
 
 
 def open_folder(root, **fields):
-  fields = {'val_fraction': 0.0, 'cache_dir': str(root) + '_cache', **fields}
-  return sources.open_sources(source='folder', root=str(root), **fields)
-
-
-def settle(root):
-  """Makes folders look as if they had been left alone for a while, so that listings are cached."""
-  for path in [root, *(p for p in root.rglob('*') if p.is_dir())]:
-    os.utime(path, (time.time() - 100, time.time() - 100))
+  return sources.open_sources(source='folder', root=str(root), **{'val_fraction': 0.0, **fields})
 
 
 # Bundled photographs.
@@ -135,11 +128,9 @@ def test_class_folders_give_labels_by_sorted_name(tmp_path):
 def test_names_with_spaces_newlines_and_foreign_bytes_survive(tmp_path):
   names = ['a b.jpg', 'new\nline.jpg', 'ünï.jpg', os.fsdecode(b'bad\xff.jpg')]
   write_images(tmp_path, names)
-  settle(tmp_path)
-  for _ in range(2):  # the second time from the cache
-    train, _ = open_folder(tmp_path)
-    assert sorted(names_of(train)) == sorted(names)
-    assert sorted(names_of(pickle.loads(pickle.dumps(train)))) == sorted(names)
+  train, _ = open_folder(tmp_path)
+  assert sorted(names_of(train)) == sorted(names)
+  assert sorted(names_of(pickle.loads(pickle.dumps(train)))) == sorted(names)
 
 
 def test_links_to_folders_end_and_give_each_image_once(tmp_path):
@@ -194,50 +185,6 @@ def test_a_second_folder_gives_validation_with_the_classes_of_the_first(tmp_path
   _, strange = open_folder(tmp_path / 'train', val_root=str(tmp_path / 'strange'))
   assert strange.class_names == () and strange[0].label == -1
   assert (val.foreign_classes, strange.foreign_classes) == ((), ('fox',))
-
-
-def test_the_listing_is_cached_until_a_folder_changes(tmp_path, monkeypatch):
-  root = tmp_path / 'data'
-  write_images(root, ['x/1.jpg', 'y/2.jpg'])
-  settle(root)
-  first = names_of(open_folder(root)[0])
-  walks = []
-  real = listing._walk
-  monkeypatch.setattr(listing, '_walk', lambda path: walks.append(path) or real(path))
-  assert names_of(open_folder(root)[0]) == first and walks == []
-  open_folder(root, refresh=True)
-  assert len(walks) == 1
-  write_images(root, ['y/3.jpg'])
-  assert names_of(open_folder(root)[0]) == [*first, 'y/3.jpg'] and len(walks) == 2
-  (root / 'y' / '3.jpg').unlink()
-  settle(root)
-  assert names_of(open_folder(root)[0]) == first and len(walks) == 3
-
-
-def test_a_folder_that_has_just_changed_is_not_cached(tmp_path):
-  """Within one clock tick a second change would leave the same modification time."""
-  write_images(tmp_path / 'data', ['1.jpg'])
-  open_folder(tmp_path / 'data')
-  assert not (tmp_path / 'data_cache').exists()
-
-
-@pytest.mark.parametrize('garbage', [b'', b'{}\n', b'\xff\xfe', b'{"version": 1}\nx.jpg\0'])
-def test_a_damaged_cache_is_ignored(tmp_path, garbage):
-  root = tmp_path / 'data'
-  write_images(root, ['1.jpg'])
-  settle(root)
-  open_folder(root)
-  (cache,) = (tmp_path / 'data_cache').iterdir()
-  cache.write_bytes(garbage)
-  assert names_of(open_folder(root)[0]) == ['1.jpg']
-
-
-def test_a_cache_folder_that_cannot_be_written_is_no_error(tmp_path):
-  root = tmp_path / 'data'
-  write_images(root, ['1.jpg'])
-  settle(root)
-  (tmp_path / 'file').write_text('')
-  assert len(open_folder(root, cache_dir=str(tmp_path / 'file'))[0]) == 1
 
 
 def test_opening_a_folder_opens_none_of_its_files(tmp_path, monkeypatch):

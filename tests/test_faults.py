@@ -413,9 +413,8 @@ def test_a_read_only_data_folder_is_enough(tmp_path):
     Image.fromarray(pixels).save(data / 'kind' / f'{number}.png')
   script = f'mount --bind -o ro {data} {data}; touch {data}/x && exit 9; exec {MAIN} "$@"'
   folder = ('--config.data.source=folder', f'--config.data.root={data}')
-  held_out = ('--config.data.val_fraction=0.3', f'--config.data.cache_dir={tmp_path / "cache"}')
-  workdir = f'--workdir={tmp_path / "run"}'
-  result = in_own_mounts(script, *without_idle((*SMALL, *folder)), *held_out, workdir)
+  others = ('--config.data.val_fraction=0.3', f'--workdir={tmp_path / "run"}')
+  result = in_own_mounts(script, *without_idle((*SMALL, *folder)), *others)
   assert result.returncode == 0, result.stderr
   assert 'finished at step 6' in result.stderr
 

@@ -125,7 +125,6 @@ def config(tmp_path):
       coarse.resize(size, Image.Resampling.BICUBIC).save(tmp_path / folder / f'{i:02d}.png')
   c.data.source = 'folder'
   c.data.root, c.data.val_root = str(tmp_path / 'train'), str(tmp_path / 'val')
-  c.data.cache_dir = str(tmp_path / 'cache')
   c.data.num_workers = 0
   c.permutations.num = 10
   c.puzzle.resize_px, c.puzzle.crop_px, c.puzzle.cell_px, c.puzzle.tile_px = 90, 90, 30, 25
@@ -201,7 +200,6 @@ def test_the_input_record_holds_the_figures_of_the_tiles_that_training_sees(conf
 
 def test_images_that_cannot_be_read_are_left_out_of_the_measured_record(config, tmp_path):
   (tmp_path / 'train' / '03.png').write_bytes(b'no image')
-  config.data.refresh = True
   record = pretexts.open_pretext(config).record
   assert record.std not in (STD, 0) and np.isfinite(record.std)
   for path in (tmp_path / 'train').iterdir():

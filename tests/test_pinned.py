@@ -24,7 +24,7 @@ def test_the_first_batches_of_small_are_those_of_every_version(tmp_path):
     image = rng.integers(0, 256, (128, 128 + 9 * number, 3), dtype=np.uint8)
     Image.fromarray(image).save(tmp_path / f'{number}.png')
   config = command.load_config('configs/cfn.py:small')
-  config.data.root, config.data.cache_dir = str(tmp_path), str(tmp_path / 'cache')
+  config.data.root = str(tmp_path)
   config.data.val_fraction = 0.0
   pretext = pretexts.open_pretext(config, evaluated=False)
   batches = pipeline.make_training_batches(

@@ -15,7 +15,7 @@ import simplejpeg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cfn_jax.data import array_records, listing, prepare
+from cfn_jax.data import array_records, prepare
 from cfn_jax.data.record import SourceError
 from cfn_jax.jigsaw import permutation_files, permutations
 
@@ -197,26 +197,3 @@ def test_other_values_in_an_index_are_refused(name, read, prepared, tmp_path):
 
   check()
   assert refused >= read
-
-
-@pytest.mark.slow
-def test_a_mutated_listing_is_used_or_made_again(prepared, tmp_path):
-  images, cache = tmp_path / 'images', tmp_path / 'cache'
-  images.mkdir()
-  for number in range(5):
-    (images / f'{number}.jpg').write_bytes(b'x')
-  listed = listing.scan_images(images)  # written as once the folder has rested
-  listing._write_cache(listing._cache_path(images, str(cache)), images, listed)
-  (path,) = cache.iterdir()
-  content = path.read_bytes()
-  counts = {True: 0, False: 0}
-
-  @MANY
-  @given(edits())
-  def check(changes):
-    path.write_bytes(mutate(content, changes))
-    found = listing.list_images(images, cache_dir=str(cache))
-    counts[list(found.names) == list(listed.names)] += 1
-
-  check()
-  assert counts[True] > 300  # mostly the folder is listed again

@@ -122,12 +122,7 @@ def _unreadable(root: str, name: str, error: OSError) -> SourceError:
 
 
 def open_folder(
-  root: pathlib.Path,
-  *,
-  val_root: str = '',
-  val_fraction: float = 0.0,
-  cache_dir: str = '',
-  refresh: bool = False,
+  root: pathlib.Path, *, val_root: str = '', val_fraction: float = 0.0
 ) -> tuple[FileSource, FileSource]:
   """Opens the training and validation images of a folder, or of two.
 
@@ -137,16 +132,16 @@ def open_folder(
     SourceError: a folder is missing, empty, unreadable or without images; or no image is left over
       for training.
   """
-  found = listing.list_images(root, cache_dir=cache_dir, refresh=refresh)
+  found = listing.list_images(root)
   classes = class_folders(found.names)
   warn_of_splits(root, classes)
   if not val_root:
     held_out = hash_split(found.names, val_fraction, where=root, instead='data.val_root')
-    val = listing.Listing(found.names.where(held_out), {}, listing.NO_OTHERS, [])
+    val = listing.Listing(found.names.where(held_out))
     found = found._replace(names=found.names.where(~held_out))
     return labelled(root, found, classes), labelled(root, val, classes)
   val_folder = places.local(val_root)
-  val_found = listing.list_images(val_folder, cache_dir=cache_dir, refresh=refresh)
+  val_found = listing.list_images(val_folder)
   val_classes = class_folders(val_found.names)
   shared = classes if val_classes and set(val_classes) <= set(classes) else ()
   warn_of_splits(val_folder, val_classes)

@@ -1,27 +1,17 @@
-"""Lists the image files of a folder, once, and remembers the list.
+"""Lists the image files of a folder, without opening anything but the folders themselves.
 
-Used by folder.py. Nothing is opened but the folders themselves. The list is cached outside the data
-(which may be read-only), by the folder's absolute path. It is used again while every folder in it
-still has the same modification time, which adding, removing or renaming a file changes; that costs
-one `stat` per folder, not per file. Where a file system does not keep these times (some bucket
-mounts), ask for a refresh.
+Used by folder.py and prepare.py.
 """
 
 import errno
-import hashlib
 import itertools
-import json
-import logging
 import os
 import pathlib
-import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from cfn_jax import places
 from cfn_jax.data import file_kinds
 from cfn_jax.data.record import SourceError
 
@@ -39,11 +29,6 @@ _PASSED_OVER = frozenset(
     'lost+found',
   )
 )
-_VERSION = 3
-# A folder that changed this shortly before it was listed may change again in the same clock tick.
-_SETTLED_SECONDS = 2.0
-
-_log = logging.getLogger(__name__)
 
 
 def is_image(name: str) -> bool:
@@ -120,45 +105,31 @@ NO_OTHERS = Others()
 
 
 class Listing(NamedTuple):
-  """What a folder holds: sorted relative paths, the modification time of each folder in ns.
+  """What a folder holds: the images' sorted relative paths.
 
   Archives, which may hold images, are named; they do not count as other files.
   """
 
   names: Names
-  folders: dict[str, int]
-  others: Others
-  archives: list[str]
+  others: Others = NO_OTHERS
+  archives: tuple[str, ...] = ()
 
 
-def list_images(root: pathlib.Path, *, cache_dir: str = '', refresh: bool = False) -> Listing:
-  """Lists the images under `root`, from the cache where that still holds.
+def list_images(root: pathlib.Path) -> Listing:
+  """Lists the images under `root`.
 
   Raises:
     SourceError: `root` is missing, not a folder, unreadable, or holds no image.
   """
   root = pathlib.Path(os.path.abspath(root))  # noqa: PTH100  (resolve() would follow links)
-  cache = _cache_path(root, cache_dir)
-  found = None if refresh or cache is None else _read_cache(cache, root)
-  if found is None:
-    started = time.time()
-    found = scan_images(root)
-    settled = (started - _SETTLED_SECONDS) * 1e9
-    if cache is not None and all(mtime < settled for mtime in found.folders.values()):
-      _write_cache(cache, root, found)
-  return found
-
-
-def scan_images(root: pathlib.Path) -> Listing:
-  """Lists as `list_images` does, without the cache."""
   _check_folder(root)
-  found, folders, others = _walk(root)
+  found, others = _walk(root)
   if not found:
     raise SourceError(_no_images(root, others))
   archives = sorted(name for name in others if file_kinds.is_archive(name))
   others = [name for name in others if not file_kinds.is_archive(name)]
   passed_over = Others(len(others), min(others, default=''))
-  return Listing(Names.of(sorted(found)), folders, passed_over, archives)
+  return Listing(Names.of(sorted(found)), passed_over, tuple(archives))
 
 
 def _check_folder(root: pathlib.Path) -> None:
@@ -186,15 +157,14 @@ def _no_images(root: pathlib.Path, others: list[str]) -> str:
   )
 
 
-def _walk(root: pathlib.Path) -> tuple[list[str], dict[str, int], list[str]]:
-  """Finds images, the folders with their modification times in ns, and other files.
+def _walk(root: pathlib.Path) -> tuple[list[str], list[str]]:
+  """Finds images and other files.
 
   Each real folder is listed once, whatever links lead to it, so loops end and no image comes twice.
   Links to folders are followed after everything that is really there.
   """
   found: list[str] = []
   others: list[str] = []
-  folders: dict[str, int] = {}
   seen: set[tuple[int, int]] = set()
   pending: list[str] = ['']
   links: list[str] = []
@@ -209,7 +179,6 @@ def _walk(root: pathlib.Path) -> tuple[list[str], dict[str, int], list[str]]:
       if (status.st_dev, status.st_ino) in seen:
         continue
       seen.add((status.st_dev, status.st_ino))
-      folders[folder] = status.st_mtime_ns
       with os.scandir(root / folder) as entries:
         for entry in entries:
           name = f'{folder}/{entry.name}' if folder else entry.name
@@ -223,7 +192,7 @@ def _walk(root: pathlib.Path) -> tuple[list[str], dict[str, int], list[str]]:
             found.append(name)
     except OSError as error:
       raise SourceError(f'cannot list {root / folder}: {error.strerror}') from None
-  return found, folders, others
+  return found, others
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -235,63 +204,3 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     if nowhere or (error.errno == errno.EACCES and is_image(entry.name)):
       return False
     raise
-
-
-def _cache_path(root: pathlib.Path, cache_dir: str) -> pathlib.Path | None:
-  """The file of a folder's listing; None where there is no cache folder."""
-  base = places.local(cache_dir) if cache_dir else default_cache_dir()
-  return base and base / f'{hashlib.sha256(os.fsencode(root)).hexdigest()[:24]}.listing'
-
-
-def default_cache_dir() -> pathlib.Path | None:
-  """The user's cache folder: `$XDG_CACHE_HOME/cfn_jax/listings`, or under `~/.cache`.
-
-  None for a user without a home folder, as in some containers.
-  """
-  base = os.environ.get('XDG_CACHE_HOME', '') or os.path.expanduser('~/.cache')  # noqa: PTH111
-  return pathlib.Path(base, 'cfn_jax', 'listings') if os.path.isabs(base) else None  # noqa: PTH117
-
-
-def _read_cache(cache: pathlib.Path, root: pathlib.Path) -> Listing | None:
-  """The cached listing, or None where there is none or a folder has changed."""
-  try:
-    head, _, body = cache.read_bytes().partition(b'\n')
-    stated = json.loads(head)
-    if stated['version'] != _VERSION or stated['bytes'] != len(body):
-      return None
-    if stated['root'] != str(root) or stated['rules'] != _rules():
-      return None
-    for folder, mtime in stated['folders'].items():
-      if (root / folder).stat().st_mtime_ns != mtime:
-        return None
-    others = Others(int(stated['others']), str(stated['example']))
-    archives = [str(name) for name in stated['archives']]
-    return Listing(Names(body), stated['folders'], others, archives)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError):
-    return None
-
-
-def _rules() -> list[str]:
-  """What decides which files are listed: a cache that was made by other rules does not hold."""
-  return [*SUFFIXES, *file_kinds.PACKED, *sorted(_PASSED_OVER)]
-
-
-def _write_cache(cache: pathlib.Path, root: pathlib.Path, found: Listing) -> None:
-  """Writes the cache in one step; a cache folder that cannot be written is no error."""
-  head = {
-    'version': _VERSION,
-    'root': str(root),
-    'rules': _rules(),
-    'bytes': len(found.names.blob),
-    'folders': found.folders,
-    'others': found.others.number,
-    'example': found.others.example,
-    'archives': found.archives,
-  }
-  try:
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=cache.parent, delete=False) as file:
-      file.write(json.dumps(head).encode() + b'\n' + found.names.blob)
-    pathlib.Path(file.name).replace(cache)
-  except OSError as error:
-    _log.info('the listing of %s is not cached: %s', root, error)

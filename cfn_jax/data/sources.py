@@ -28,10 +28,7 @@ __all__ = [
 # By kind: what opens it, a module of data/ and its function, and the fields that it reads.
 _OPENERS: dict[str, tuple[str, tuple[str, ...]]] = {
   'bundled': ('bundled.open_bundled', ('crops_per_photograph', 'val_crops_per_photograph')),
-  'folder': (
-    'folder.open_folder',
-    ('root', 'val_root', 'val_fraction', 'cache_dir', 'refresh'),
-  ),
+  'folder': ('folder.open_folder', ('root', 'val_root', 'val_fraction')),
   'records': ('array_records.open_records', ('root', 'val_root', 'val_fraction')),
   'tfds': (
     'tfds_source.open_tfds',
@@ -40,11 +37,8 @@ _OPENERS: dict[str, tuple[str, tuple[str, ...]]] = {
   'voc': ('voc.open_voc', ('root', 'split', 'val_root', 'val_split', 'val_fraction')),
 }
 KINDS = tuple(_OPENERS)
-# What fields are when they say nothing; numbers have defaults that say something.
-_NOTHING: dict[str, Any] = {
-  **dict.fromkeys(('root', 'split', 'val_root', 'val_split', 'cache_dir'), ''),
-  'refresh': False,
-}
+# Fields that say nothing where they are ''; numbers have defaults that say something.
+_TEXTS = ('root', 'split', 'val_root', 'val_split')
 
 
 def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
@@ -54,16 +48,12 @@ def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
   ['split']
   """
   read = _OPENERS.get(source, ('', ()))[1]
-  return [
-    field
-    for field, nothing in _NOTHING.items()
-    if field not in read and fields.get(field, nothing) != nothing
-  ]
+  return [field for field in _TEXTS if field not in read and fields.get(field)]
 
 
 def clear_idle(source: str, fields: Mapping[str, Any]) -> dict[str, Any]:
   """Sets the fields that a kind of source does not read to what says nothing."""
-  return {**fields, **{field: _NOTHING[field] for field in find_idle(source, fields)}}
+  return {**fields, **dict.fromkeys(find_idle(source, fields), '')}
 
 
 def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
@@ -71,7 +61,7 @@ def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
   if not idle:
     return
   told = ', '.join(f'data.{field} = {fields[field]!r}' for field in idle)
-  remedy = 'set ' + ' '.join(f'--config.data.{field}={_NOTHING[field]}' for field in idle)
+  remedy = 'set ' + ' '.join(f'--config.data.{field}=' for field in idle)
   if 'val_split' in idle and 'val_root' in _OPENERS[source][1] and not fields['val_root']:
     remedy += (
       ' and name the validation images as data.val_root (without it, data.val_fraction of the '
@@ -90,8 +80,6 @@ def open_sources(
   val_fraction: float = 0.1,
   crops_per_photograph: int = 800,
   val_crops_per_photograph: int = 320,
-  cache_dir: str = '',
-  refresh: bool = False,
 ) -> tuple[Source, Source]:
   """Opens (training, validation). Nothing but listings is read; '' and 0 mean off.
 
@@ -106,8 +94,6 @@ def open_sources(
     val_fraction: the part held out by a hash of the names where neither of these is set; 0 holds
       out nothing, and the validation source is then empty.
     crops_per_photograph, val_crops_per_photograph: 'bundled' only.
-    cache_dir: where listings are kept, '' for the user's cache folder ('folder' only).
-    refresh: list again, whatever the cache says ('folder' only).
 
   Raises:
     SourceError: what is wrong, where, and what would be right.

@@ -21,11 +21,9 @@ SPREAD = frozenset(
   {
     'checkpoint_every_steps',
     'compilation_cache_dir',
-    'data.cache_dir',
     'data.num_threads',
     'data.num_workers',
     'data.read_ahead_batches',
-    'data.refresh',
     'distributed',
     'eval_batch_size',
     'eval_every_steps',
