@@ -7,6 +7,7 @@ get their classes from `--labels`; see docs/data.md. Then train with `data.sourc
 `data.root = DIR2`.
 """
 
+import signal
 import sys
 
 from cfn_jax import arguments, places, terminal
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
   except (prepare.PrepareError, SourceError, places.PlaceError) as error:
     return terminal.say_error(*terminal.describe(error))
   except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only disturb the end
     terminal.say('prepare: interrupted; the same command resumes with the next shard')
     return 130
   for line in index['skipped'][:_SHOWN]:

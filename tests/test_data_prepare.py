@@ -344,8 +344,8 @@ def holds_back_interrupts(pid):
 
 
 @pytest.mark.skipif(not pathlib.Path('/proc/self/stat').exists(), reason='looks into /proc')
-@pytest.mark.parametrize('end', [signal.SIGINT, signal.SIGKILL])
-def test_a_killed_command_leaves_no_process_and_can_be_given_again(tmp_path, end):
+@pytest.mark.parametrize('end', ['Ctrl-C', 'killed', 'worker killed'])
+def test_a_command_that_ends_early_leaves_no_process_and_can_be_given_again(tmp_path, end):
   many_photos(tmp_path / 'in')
   options = ('--shards=40', '--workers=2', '--short-side=64')
   process = start(tmp_path / 'in', tmp_path / 'out', *options)
@@ -358,17 +358,25 @@ def test_a_killed_command_leaves_no_process_and_can_be_given_again(tmp_path, end
     c for c in children if b'spawn_main' in pathlib.Path(f'/proc/{c}/cmdline').read_bytes()
   ]
   assert len(workers) == 2 and all(map(holds_back_interrupts, workers))
+  if end == 'worker killed':
+    os.kill(workers[0], signal.SIGKILL)
   process.send_signal(signal.SIGCONT)
-  if end == signal.SIGINT:
-    os.killpg(process.pid, end)  # a terminal's Ctrl-C reaches the workers too
-  else:
+  if end == 'Ctrl-C':
+    os.killpg(process.pid, signal.SIGINT)  # a terminal's reaches the workers too
+  elif end == 'killed':
     process.kill()
   _, err = process.communicate(timeout=30)
-  assert process.returncode == (130 if end == signal.SIGINT else -9)
-  assert end == signal.SIGKILL or ('interrupted' in err and 'Traceback' not in err)
+  code, told = {
+    'Ctrl-C': (130, 'prepare: interrupted; the same command resumes'),
+    'killed': (-signal.SIGKILL, ''),
+    'worker killed': (2, 'error: there is not enough memory, or a worker process was killed;'),
+  }[end]
+  assert process.returncode == code and 'Traceback' not in err
+  assert err.splitlines()[-1].startswith(told)
   while any(map(alive, children)) and time.time() < deadline:
     time.sleep(0.05)
   assert not any(map(alive, children))
+  assert end == 'killed' or not list((tmp_path / 'out').glob('*.tmp'))
   done = len(list((tmp_path / 'out').glob('shard-*.json')))
   assert 0 < done < 40
   again = start(tmp_path / 'in', tmp_path / 'out', *options)

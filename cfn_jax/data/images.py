@@ -3,7 +3,8 @@
 The first step of the flow: bytes of a file or a record -> image uint8 [H, W, 3]. The content
 decides the format, never the name. JPEG (grey, CMYK, YCCK, progressive, Adobe markers), PNG, WebP,
 GIF, BMP and TIFF; of several frames the first. EXIF orientation is applied, colour profiles are
-not. A cut file raises `BadImage`, and so does a damaged one wherever its format lets that be seen.
+not. A file that lacks pixels raises `BadImage`, and so does a damaged one wherever its format lets
+that be seen.
 A JPEG has no checksums, so changed bytes in its picture data may pass; of stretches of zeros, which
 lost disk blocks leave, those in ordinary (sequential) JPEGs do not.
 

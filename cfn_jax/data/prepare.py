@@ -64,11 +64,10 @@ def prepare(
     PrepareError: settings are out of range or differ from an earlier run's, or disk or memory is
       full.
   """
-  settings = {'short_side_px': short_side_px, 'quality': quality, 'upsample': upsample}
   if min(short_side_px, num_shards, num_workers) < 0 or not 1 <= quality <= 100:
-    told = ', '.join(f'{key} = {value}' for key, value in settings.items())
     raise PrepareError(
-      f'{told}, shards {num_shards}, workers {num_workers}: quality is 1..100, none is negative'
+      f'short side {short_side_px}, quality {quality}, shards {num_shards}, workers {num_workers}: '
+      'quality is 1..100, the others are not negative'
     )
   if upsample and not short_side_px:
     raise PrepareError('--upsample has no effect with --short-side=0, which leaves sizes alone')
@@ -77,7 +76,12 @@ def prepare(
     _check_out(folder_out)
     opened = open_source(source, labels=labels, synsets=synsets)
     wanted = num_shards or min(_MOST_SHARDS, math.ceil(len(opened) / _IMAGES_PER_SHARD))
-    settings['num_shards'] = min(wanted, len(opened))
+    settings = {
+      'short_side_px': short_side_px,
+      'quality': quality,
+      'upsample': upsample,
+      'num_shards': min(wanted, len(opened)),
+    }
     stamp = opened.stamp()
     folder_out.mkdir(parents=True, exist_ok=True)
     with _lock(folder_out):
@@ -202,7 +206,26 @@ def _run(
   finally:
     for leftover in out.glob('*.tmp'):  # of processes that were killed
       leftover.unlink(missing_ok=True)
-  return _write_index(source, out, settings, [e for n in shards if (e := _entry(out, n))])
+  entries = [entry for n in shards if (entry := _entry(out, n))]
+  skipped = [line for entry in entries for line in entry.pop('skipped')]
+  if not any(entry['records'] for entry in entries):
+    reason = f'{skipped[0]["name"]}: {skipped[0]["reason"]}'
+    raise PrepareError(f'none of the {len(skipped)} files could be decoded, such as {reason}')
+  skipped += source.left_out
+  index = {
+    'format': array_records.FORMAT,
+    'version': array_records.VERSION,
+    'settings': settings,
+    'class_names': source.class_names,
+    'num_records': sum(entry['records'] for entry in entries),
+    'num_skipped': len(skipped),
+    'checksum': hashlib.sha256(json.dumps([source.class_names, entries]).encode()).hexdigest(),
+    'shards': entries,
+    'skipped': skipped,
+    'others': source.others._asdict(),
+  }
+  prepare_shard.write_json(out / array_records.INDEX, index)
+  return index
 
 
 def _make_shards(
@@ -261,30 +284,3 @@ def _entry(out: pathlib.Path, number: int, *, verify: bool = False) -> dict[str,
   except OSError as error:
     terminal.say(f'warning: shard {number} ({path}) is damaged: {error.strerror}; it is made again')
     return None
-
-
-def _write_index(
-  source: folder.NamedSource,
-  out: pathlib.Path,
-  settings: dict[str, Any],
-  entries: list[dict[str, Any]],
-) -> dict[str, Any]:
-  skipped = [line for entry in entries for line in entry.pop('skipped')]
-  if not any(entry['records'] for entry in entries):
-    reason = f'{skipped[0]["name"]}: {skipped[0]["reason"]}'
-    raise PrepareError(f'none of the {len(skipped)} files could be decoded, such as {reason}')
-  skipped += source.left_out
-  index = {
-    'format': array_records.FORMAT,
-    'version': array_records.VERSION,
-    'settings': settings,
-    'class_names': source.class_names,
-    'num_records': sum(entry['records'] for entry in entries),
-    'num_skipped': len(skipped),
-    'checksum': hashlib.sha256(json.dumps([source.class_names, entries]).encode()).hexdigest(),
-    'shards': entries,
-    'skipped': skipped,
-    'others': source.others._asdict(),
-  }
-  prepare_shard.write_json(out / array_records.INDEX, index)
-  return index
