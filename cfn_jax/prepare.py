@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
   add('--out', action='place', required=True, help='folder to write')
   add('--short-side', dest='short_side_px', type=int, default=256, help='px; 0 leaves sizes alone')
   add('--quality', type=int, default=95, help='of the JPEGs, 1..100')
-  add('--shards', dest='num_shards', type=int, default=0, help='0: one per 256 images, up to 512')
+  add('--shards', dest='num_shards', type=int, default=0, help='0: one per 256 images, up to 256')
   add('--workers', dest='num_workers', type=int, default=0, help='processes; 0: one per core')
   add('--upsample', action='store_true', help='resize smaller images too')
   add('--verify', action='store_true', help='check finished shards, make damaged ones again')

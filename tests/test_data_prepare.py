@@ -674,3 +674,19 @@ def test_an_out_that_cannot_be_looked_at_is_refused_in_a_line(photos):
 def test_enlarging_to_no_size_is_refused(photos):
   with pytest.raises(prepare.PrepareError, match='--upsample has no effect with --short-side=0'):
     prepare.prepare(source=str(photos), out='x', short_side_px=0, upsample=True)
+
+
+def test_shards_are_small_enough_for_a_bar_and_few_enough_to_stay_open(tmp_path, monkeypatch):
+  def stop(source, out, settings, *_):
+    raise KeyError(settings['num_shards'])
+
+  monkeypatch.setattr(prepare, '_run', stop)
+  assert prepare._IMAGES_PER_SHARD == 256
+  for count, each, shards in ((1, 256, 1), (256, 256, 1), (257, 256, 2), (300, 1, 256)):
+    monkeypatch.setattr(prepare, '_IMAGES_PER_SHARD', each)
+    root = tmp_path / f'{count}'
+    root.mkdir()
+    for i in range(count):
+      (root / f'{i}.jpg').touch()
+    with pytest.raises(KeyError, match=f'^{shards}$'):
+      run(root, tmp_path / f'out{count}', num_shards=0)

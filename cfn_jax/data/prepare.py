@@ -27,10 +27,10 @@ from cfn_jax.data import array_records, folder, label_lists, listing, prepare_sh
 from cfn_jax.data import parent as parents
 from cfn_jax.data.record import SourceError
 
-# Shards are what a progress bar counts, what an interrupted run does again, and files that loader
-# processes open.
+# A progress bar counts shards, and an interrupted run makes those under way again. A loader process
+# keeps 256 of them open where it may open 1,024 files, as is usual.
 _IMAGES_PER_SHARD = 256
-_MOST_SHARDS = 512
+_MOST_SHARDS = 256
 _AGAIN = 'finished shards are valid; when that is mended, the same command resumes'
 
 Make = Callable[[int, range], int]  # makes a shard, by its number and records; returns the number
@@ -57,7 +57,7 @@ def prepare(
   """Prepares a folder or tar of images and returns the content of `index.json`.
 
   Arguments are those of the command line (cfn_jax/prepare.py says what each means). 0 shards are
-  one per 256 images, 512 at most; 0 workers are one per core, 1 is none beside this process.
+  one per 256 images, 256 at most; 0 workers are one per core, 1 is none beside this process.
 
   Raises:
     SourceError: the source cannot be opened, or not be read on.
