@@ -12,7 +12,7 @@ ZEROS = bytes(512)
 
 SCAN_DATA = 0  # stands for a marker: the picture data after the header of a scan
 _DHT, _END, SCAN, APP1, _APP14, _COMMENT = 0xC4, 0xD9, 0xDA, 0xE1, 0xEE, 0xFE
-_BARE = frozenset([0x00, 0x01, *range(0xD0, 0xDA), 0xFF])  # no segment follows these
+_BARE = frozenset([0x00, 0x01, *range(0xD0, 0xDA)])  # no segment follows these
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _AFTER_SCAN = re.compile(rb'\xff[^\x00\xd0-\xd7\xff]')
 
@@ -31,22 +31,23 @@ def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
   >>> list(segments(bytes.fromhex('ffd8 fffe000478 78 ffda0002 123456 ffd9')))
   [(254, 2, 8), (218, 8, 12), (0, 12, 15)]
   """
-  find, last = data.find, len(data) - 4
-  start = find(b'\xff', 2)
+  start, last = 2, len(data) - 4
   while 0 <= start <= last:
     marker = data[start + 1]
-    if marker in _BARE:
-      end = start + (1 if marker == 0xFF else 2)
+    if data[start] != 0xFF or marker == 0xFF:
+      start = data.find(b'\xff', start + 1)
+    elif marker in _BARE:
       if marker == _END:
-        yield marker, start, end
+        yield marker, start, start + 2
+      start += 2
     else:
       end = start + 2 + (data[start + 2] << 8 | data[start + 3])
       yield marker, start, end
+      start = end
       if marker == SCAN:
         found = _AFTER_SCAN.search(data, end)
-        start, end = end, found.start() if found else len(data)
-        yield SCAN_DATA, start, end
-    start = find(b'\xff', end)
+        start = found.start() if found else len(data)
+        yield SCAN_DATA, end, start
 
 
 def is_zeroed(data: bytes) -> bool:

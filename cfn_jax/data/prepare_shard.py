@@ -21,7 +21,6 @@ from cfn_jax.data import array_records, folder, images, jpeg, orientation
 # One record per chunk is what makes access random; JPEGs do not get smaller by packing them again.
 _WRITER_OPTIONS = 'group_size:1,uncompressed'
 
-
 Settings = Mapping[str, Any]  # what decides the content of the shards: see prepare.py
 
 
@@ -53,11 +52,11 @@ def make_shard(
         for column, value in zip(columns.values(), (record.name, record.label, *sides)):
           column.append(value)
       writer.close()
+      count = len(columns['names'])
+      if count and array_record_module.ArrayRecordReader(str(temporary)).num_records() != count:
+        raise RuntimeError(f'{temporary} does not hold the {count} records written to it')
     except RuntimeError as error:  # riegeli's: 'write() failed: REASON; writing FILE; ...'
       raise OSError(errno.EIO, str(error).partition(';')[0].rpartition(': ')[2]) from None
-    count = len(columns['names'])
-    if count and array_record_module.ArrayRecordReader(str(temporary)).num_records() != count:
-      raise OSError(errno.EIO, f'{temporary} does not hold the {count} records written to it')
   entry = {'number': number, 'records': count, 'bytes': 0, 'sha256': hashlib.sha256().hexdigest()}
   if count:
     entry |= {'bytes': path.stat().st_size, 'sha256': digest(path)}
