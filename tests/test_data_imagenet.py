@@ -164,7 +164,7 @@ def test_a_part_of_the_classes_is_numbered_as_in_training(tars, tmp_path):
   _, val = sources.open_sources(**fields)
   check_labels(val)
   (tmp_path / 'part.csv').write_text(f'x_1,{SYNSETS[0]}\nx_2,n09999999\n')
-  with pytest.raises(prepare.PrepareError, match='images or their labels are not those'):
+  with pytest.raises(prepare.PrepareError, match='images of other names, labels or sizes'):
     run(tmp_path / 'part.tar', tmp_path / 'val', labels=str(tmp_path / 'part.csv'))
   run(tmp_path / 'part.tar', tmp_path / 'other', labels=str(tmp_path / 'part.csv'))
   _, foreign = sources.open_sources(**{**fields, 'val_root': str(tmp_path / 'other')})
