@@ -10,16 +10,16 @@ get their classes from `--labels`; see docs/data.md. Then train with `data.sourc
 import signal
 import sys
 
-from cfn_jax import arguments, places, terminal
+from cfn_jax import arguments, terminal
 from cfn_jax.data import listing, prepare
-from cfn_jax.data.record import SourceError
 
 # At the end this many of the files left out are printed; `index.json` has them all.
 _SHOWN = 5
 
 
-def main(argv: list[str] | None = None) -> int:
-  """Runs the command and returns its exit status: 0, 2 for bad input, 130 after Ctrl-C."""
+@terminal.short_errors()
+def main(argv: list[str] | None = None) -> None:
+  """Runs the command."""
   parser = arguments.Parser('cfn_jax.prepare', __doc__)
   add = parser.add_argument
   add('--source', action='place', required=True, help='folder of images, or tar file')
@@ -35,12 +35,10 @@ def main(argv: list[str] | None = None) -> int:
   flags = parser.parse(argv)
   try:
     index = prepare.prepare(**vars(flags))
-  except (prepare.PrepareError, SourceError, places.PlaceError) as error:
-    return terminal.say_error(*terminal.describe(error))
   except KeyboardInterrupt:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only disturb the end
     terminal.say('prepare: interrupted; the same command resumes with the next shard')
-    return 130
+    sys.exit(128 + signal.SIGINT)
   for line in index['skipped'][:_SHOWN]:
     terminal.answer(f'left out: {line["name"]}: {line["reason"]}')
   size = sum(shard['bytes'] for shard in index['shards'])
@@ -48,8 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     f'{index["num_records"]:,} images, {size / 1e6:,.1f} MB, {len(index["shards"])} shards in '
     f'{flags.out}; {index["num_skipped"]:,} files left out{listing.Others(**index["others"])}'
   )
-  return 0
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

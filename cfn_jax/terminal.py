@@ -138,17 +138,12 @@ def first_line(error: BaseException) -> str:
   return lines[0][:300]
 
 
-def fail(*lines: str) -> NoReturn:
-  """Prints an error and exits with the code for bad input."""
-  sys.exit(say_error(*lines))
-
-
-def say_error(first: str, *others: str) -> int:
-  """Prints `error: first`, five lines at most, and returns the exit code for bad input."""
+def fail(first: str, *others: str) -> NoReturn:
+  """Prints `error: first`, five lines at most, and exits with the code for bad input."""
   if len(others) >= MOST_LINES:
     others = (*others[: MOST_LINES - 2], f'and {len(others) - MOST_LINES + 2} lines more')
   say(f'error: {first}', *others)
-  return BAD_INPUT
+  sys.exit(BAD_INPUT)
 
 
 class _LogLines(io.TextIOBase):

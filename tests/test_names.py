@@ -99,7 +99,8 @@ def test_an_output_that_lacks_a_character_gets_an_escape(monkeypatch):
 
 
 def test_an_error_is_five_lines_at_most(capsys):
-  assert terminal.say_error(*map(str, range(30))) == terminal.BAD_INPUT
+  with pytest.raises(SystemExit, match=str(terminal.BAD_INPUT)):
+    terminal.fail(*map(str, range(30)))
   assert capsys.readouterr().err.splitlines() == ['error: 0', '1', '2', '3', 'and 26 lines more']
 
 

@@ -26,6 +26,7 @@ from cfn_jax import places, terminal
 from cfn_jax.data import array_records, folder, label_lists, listing, prepare_shard, tar_source
 from cfn_jax.data import parent as parents
 from cfn_jax.data.record import SourceError
+from cfn_jax.errors import CfnError
 
 # A progress bar counts shards, and an interrupted run makes those under way again. A loader process
 # keeps 256 of them open where it may open 1,024 files, as is usual.
@@ -37,7 +38,7 @@ Make = Callable[[int, range], int]  # makes a shard, by its number and records; 
 _worker: dict[str, Make] = {}  # what makes shards in this process, where it is a worker
 
 
-class PrepareError(ValueError):
+class PrepareError(CfnError):
   """A run that cannot start or continue: what is wrong, and what would be right."""
 
 
