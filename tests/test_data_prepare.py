@@ -494,7 +494,8 @@ def test_a_full_disk_is_a_short_error_and_keeps_what_is_finished(photos, tmp_pat
     'when that is mended, the same command resumes'
   )
   assert 'Traceback' not in result.stderr
-  assert len(list((tmp_path / 'out').glob('shard-*.json'))) == 3
+  finished = len(list((tmp_path / 'out').glob('shard-*.json')))
+  assert finished == 3 if workers == 1 else finished in (1, 2, 3)  # another may be under way
   assert not list((tmp_path / 'out').glob('*.tmp'))
   assert run(tmp_path / 'in', tmp_path / 'out', short_side_px=0, num_shards=4)['num_records'] == 40
 
