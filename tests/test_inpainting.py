@@ -124,9 +124,10 @@ def test_the_decoder_equals_pytorch():
   for layer in params.values():
     layer['bias'] = rng.normal(size=layer['bias'].shape).astype(np.float32)
   views = rng.normal(size=(2, 96, 96, 3)).astype(np.float32)
-  ours = model.apply({'params': params}, views)
+  ours = jax.jit(model.apply)({'params': params}, views)
   trunk = {name: params[name] for name in figures.CONVOLUTIONS}
-  maps = model.trunk.apply({'params': trunk}, views, method='stages')['pool5']
+  stages = jax.jit(lambda p, x: model.trunk.apply({'params': p}, x, method='stages')['pool5'])
+  maps = stages(trunk, views)
   x = torch.tensor(np.array(maps)).permute(0, 3, 1, 2)
   _, channels, side, _ = x.shape
 
@@ -152,7 +153,7 @@ def test_a_new_network_fills_in_nearly_the_mean_colour():
   _, made = open_made()
   batch = {name: rows[None] for name, rows in made.holes(made.training.train(0)).items()}
   params = context_encoder.draw_parameters(made.model, 64, seed=0)
-  filling = np.asarray(made.fill(params, batch))
+  filling = np.asarray(jax.jit(made.fill)(params, batch))
   assert 0 < np.abs(filling).max() < 0.5
   assert float(made.errors(filling, batch)[0]) == pytest.approx(
     float(made.errors(0.0, batch)[0]), rel=0.2
@@ -183,9 +184,10 @@ def test_hidden_pixels_reach_neither_the_network_nor_visible_ones_the_error():
   params = context_encoder.draw_parameters(made.model, 64, seed=0)
   hidden = batch['hidden'][..., None]
   other = np.where(hidden, 255 - batch['image'], batch['image'])
-  filling = np.asarray(made.fill(params, batch))
-  np.testing.assert_array_equal(filling, made.fill(params, {**batch, 'image': other}))
-  assert np.any(filling != made.fill(params, {**batch, 'image': 255 - batch['image']}))
+  fill = jax.jit(made.fill)
+  filling = np.asarray(fill(params, batch))
+  np.testing.assert_array_equal(filling, fill(params, {**batch, 'image': other}))
+  assert np.any(filling != fill(params, {**batch, 'image': 255 - batch['image']}))
   changed = np.where(hidden, filling, filling + 7)
   assert made.errors(changed, batch) == made.errors(filling, batch)
 
