@@ -219,12 +219,11 @@ def test_pairs_of_examples_stay_together_in_the_parts_of_a_batch():
   assert task.pairs
   batch = next(task.train_batches(0, 1))
   params = task.init(0)
-  descend = {parts: states._make_descend(task, parts) for parts in (1, 2, 4)}
+  descend = {parts: states._make_descend(task, parts) for parts in (1, 4)}
   found = {parts: jax.jit(run)(params, batch, jax.random.key(0)) for parts, run in descend.items()}
-  for parts in (2, 4):
-    np.testing.assert_allclose(found[parts][0], found[1][0], rtol=1e-6)
-    for ours, theirs in zip(jax.tree.leaves(found[parts][2]), jax.tree.leaves(found[1][2])):
-      np.testing.assert_allclose(ours, theirs, atol=1e-6)
+  np.testing.assert_allclose(found[4][0], found[1][0], rtol=1e-6)
+  for ours, theirs in zip(jax.tree.leaves(found[4][2]), jax.tree.leaves(found[1][2])):
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
   apart = states._make_descend(dataclasses.replace(task, pairs=False), 2)
   assert abs(jax.jit(apart)(params, batch, jax.random.key(0))[0] - found[1][0]) > 1e-6
 

@@ -75,7 +75,7 @@ def test_k_questions_of_one_pass_have_the_logits_of_k_passes():
     pipeline.make_evaluation_batches(pretext.validation, pretext.visits, batch_size=2, limit=2)
   )
   params = pretext.init(0)
-  together = pretext.logits(params, batch)  # [2, 40, 8]
+  together = jax.jit(pretext.logits)(params, batch)  # [2, 40, 8]
   apply = jax.jit(lambda tiles: pretext.model.apply({'params': params}, tiles))
   for b in range(2):
     shown = batch['tiles'][b][pretext.questions.rows[batch['label'][b]]]  # [40, 2, h, w, 3]
