@@ -1,6 +1,7 @@
 """Places on the disk that a user names: refused at once where they are none, or lie elsewhere."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -87,6 +88,15 @@ def make_folder(path: pathlib.Path, name: str) -> None:
     raise PlaceError(f'{name}={path} cannot be made a folder: {reason}') from None
   if not os.access(path, os.W_OK | os.X_OK):
     raise PlaceError(f'{name}={path}: this folder cannot be written')
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the object in a JSON file; `{}` where there is none, or something else."""
+  try:
+    values = json.loads(path.read_text(encoding='utf8'))
+  except (OSError, ValueError, RecursionError):
+    return {}
+  return values if isinstance(values, dict) else {}
 
 
 @contextlib.contextmanager

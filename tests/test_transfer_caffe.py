@@ -459,7 +459,7 @@ def test_any_subset_of_layers_is_read_and_its_order_found(tmp_path):
     (_first_two(_lrn(local_size=3)), 'LRN has local_size 3, this AlexNet 5'),
     (_first_two(between=('Pooling',)), 'between conv1 and conv2 there is Pooling'),
     (_first_two(_lrn(), activation='PReLU'), 'act1 after conv1 is PReLU'),
-    (_first_two(_lrn(), pad=0), 'conv2 has pad 0, AlexNet 2'),
+    (_first_two(_lrn(), pad=0), 'conv2 has pad 0, this AlexNet 2'),
     (
       _first_two(_lrn())
       + _layer('bn', 'BatchNorm', 'LRN', 'LRN', [_blob(np.ones(24))] * 2 + [_blob([1.0])])

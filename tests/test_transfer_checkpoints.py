@@ -67,7 +67,7 @@ def refusal(path, **more):
   ('place', 'value', 'words'),
   [
     ('network', [], 'its meta cannot be read'),
-    ('network', {}, "its meta has no 'order'"),
+    ('network', {}, "its meta cannot be read: it has no 'order'"),
     ('network.stride', 'x', 'its meta cannot be read'),
     ('network.stride', 1e999, 'its meta cannot be read'),
     ('network.padding', None, 'its meta cannot be read'),

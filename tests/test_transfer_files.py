@@ -492,7 +492,7 @@ def test_a_damaged_file_is_an_error_in_one_line_or_other_weights(tmp_path, to):
 def test_a_record_that_is_no_record_is_refused(tmp_path):
   params = cases.draw(kind='trunk', width=0.1).params
   for record, words in (
-    ({'order': 'caffenet'}, "no 'stride'"),
+    ({'order': 'caffenet'}, "no 'origin'"),
     ({'order': 1, 'stride': 'wide'}, 'cannot be read'),
     ({'order': 'caffenet', 'stride': 4, 'input': [], 'origin': 3, 'padding': 0}, 'record'),
   ):

@@ -54,9 +54,9 @@ def test_photographs_by_the_fixed_record_have_the_mean_and_variance_of_training(
 
 def test_a_record_survives_json():
   record = inputs.InputRecord('bgr', (1.0, 2.5, 3.0), (0.1, 0.2, 0.3), 'channel', 58.0)
-  assert weights_lib.read_record(record.to_json()) == record
-  with pytest.raises(weights_lib.WeightsError, match='scale'):
-    weights_lib.read_record({**record.to_json(), 'scale': [1, 0, 1]})
+  assert inputs.from_json(record.to_json()) == record
+  with pytest.raises(inputs.InputError, match='scale'):
+    inputs.from_json({**record.to_json(), 'scale': [1, 0, 1]})
 
 
 def _conv1(weights, image):
@@ -149,11 +149,10 @@ def test_caffes_classifier_starts_as_alexnets_fillers_say():
 def test_merging_reports_what_was_loaded_what_is_new_and_what_is_left():
   network, given = cases.draw(seed=1).params, cases.draw(seed=2).params
   merged, report = surgery.merge(network, {**given, 'fc9': given['fc8']})
-  assert str(report) == (
+  assert report == (
     'conv1..conv5 loaded (10/10 arrays), fc6, fc7, fc8 new; fc6, fc7, fc8, fc9 left over'
   )
   assert merged['conv3'] is given['conv3'] and merged['fc6'] is network['fc6']
-  assert len(report.loaded) == 10 and 'fc6/bias' in report.new
 
 
 def test_merging_lists_everything_that_does_not_fit():

@@ -15,7 +15,6 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from cfn_jax import terminal
 from cfn_jax.transfer import weights as weights_lib
 
 WeightsError = weights_lib.WeightsError
@@ -49,26 +48,22 @@ def load_npz(path: pathlib.Path) -> tuple[weights_lib.Params, dict[str, Any], li
   Raises:
     WeightsError: the file is damaged, holds objects, or states sizes that it does not have.
   """
-  try:
+  params: weights_lib.Params = {}
+  left_over = []
+  with weights_lib.named_errors(path, 'damaged'):
     with zipfile.ZipFile(path) as archive:
       arrays = {
         info.filename.removesuffix('.npy'): _read_member(archive, info)
         for info in archive.infolist()
         if info.filename.endswith('.npy')
       }
-  except WeightsError as error:
-    raise WeightsError(f'{path}: {error}') from error
-  except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise many kinds
-    raise WeightsError(f'{path}: damaged: {terminal.first_line(error)}') from error
-  record = _parse_record(path, bytes(arrays.pop(_RECORD, np.empty(0, np.uint8))))
-  params: weights_lib.Params = {}
-  left_over = []
-  for name, array in arrays.items():
-    layer, _, kind = name.partition('/')
-    if layer in weights_lib.LAYERS and kind in ('kernel', 'bias'):
-      params.setdefault(layer, {})[kind] = as_float32(array, f'{path}: {name}')
-    else:
-      left_over.append(name)
+    record = _parse_record(bytes(arrays.pop(_RECORD, np.empty(0, np.uint8))))
+    for name, array in arrays.items():
+      layer, _, kind = name.partition('/')
+      if layer in weights_lib.LAYERS and kind in ('kernel', 'bias'):
+        params.setdefault(layer, {})[kind] = as_float32(array, name)
+      else:
+        left_over.append(name)
   return params, record, left_over
 
 
@@ -78,13 +73,8 @@ def load_npy(path: pathlib.Path) -> np.ndarray:
   Raises:
     WeightsError: the file is damaged, holds objects, or states a size that it does not have.
   """
-  try:
-    with path.open('rb') as file:
-      return _read_array(file, path.stat().st_size, 'it')
-  except WeightsError as error:
-    raise WeightsError(f'{path}: {error}') from error
-  except Exception as error:  # NumPy's parser of headers raises many kinds
-    raise WeightsError(f'{path}: damaged: {terminal.first_line(error)}') from error
+  with weights_lib.named_errors(path, 'damaged'), path.open('rb') as file:
+    return _read_array(file, path.stat().st_size, 'it')
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -125,49 +115,41 @@ def load_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[st
   Raises:
     WeightsError: the file is damaged or empty, or a weight or bias in it is of another type.
   """
-  try:
-    with safetensors.safe_open(path, framework='numpy') as file:
-      metadata = file.metadata() or {}
-      types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-      arrays = {
-        name: as_float32(file.get_tensor(name), f'{path}: {name}')
-        for name, kind in types.items()
-        if is_float(name, _SAFETENSORS.get(kind, kind), path)
-      }
-  except WeightsError:
-    raise
-  except Exception as error:  # the package has one kind for all
-    raise WeightsError(f'{path}: damaged: {terminal.first_line(error)}') from error
-  if not arrays:
-    raise WeightsError(f'{path}: there is no array of floats in it')
-  return arrays, _parse_record(path, metadata.get(_METADATA, '').encode('utf8'))
+  with (
+    weights_lib.named_errors(path, 'damaged'),
+    safetensors.safe_open(path, framework='numpy') as file,
+  ):
+    types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    arrays = {
+      name: as_float32(file.get_tensor(name), name)
+      for name, kind in types.items()
+      if is_float(name, _SAFETENSORS.get(kind, kind))
+    }
+    if not arrays:
+      raise WeightsError('there is no array of floats in it')
+    return arrays, _parse_record((file.metadata() or {}).get(_METADATA, '').encode('utf8'))
 
 
-def is_float(name: str, dtype: str, path: pathlib.Path) -> bool:
+def is_float(name: str, dtype: str) -> bool:
   """Says whether an array is of a type that is read; counters and the like are not.
 
   Raises:
     WeightsError: by its name it is a weight or a bias, and of another type.
   """
   if dtype not in _DTYPES and name.rpartition('.')[2] in ('weight', 'bias'):
-    raise WeightsError(f'{path}: {name} is {dtype}: one of {", ".join(_DTYPES)} is needed')
+    raise WeightsError(f'{name} is {dtype}: one of {", ".join(_DTYPES)} is needed')
   return dtype in _DTYPES
 
 
-def as_float32(array: np.ndarray, where: str) -> np.ndarray:
+def as_float32(array: np.ndarray, name: str) -> np.ndarray:
   """Returns an array as float32; raises WeightsError for another kind than floats."""
   if str(array.dtype) not in _DTYPES:
-    raise WeightsError(f'{where} is {array.dtype}: one of {", ".join(_DTYPES)} is needed')
+    raise WeightsError(f'{name} is {array.dtype}: one of {", ".join(_DTYPES)} is needed')
   return np.ascontiguousarray(array, np.float32)
 
 
-def _parse_record(path: pathlib.Path, text: bytes) -> dict[str, Any]:
-  if not text:
-    return {}
-  try:
-    record = json.loads(text)
-  except (ValueError, RecursionError) as error:
-    raise WeightsError(f'{path}: its record is no JSON: {error}') from error
+def _parse_record(text: bytes) -> dict[str, Any]:
+  record = json.loads(text or b'{}')
   if not isinstance(record, dict):
-    raise WeightsError(f'{path}: its record is {type(record).__name__}, not an object')
+    raise WeightsError(f'its record is {type(record).__name__}, not an object')
   return record

@@ -8,6 +8,7 @@ What this project's AlexNet cannot do is refused with its reason. Sources: Caffe
 import dataclasses
 import pathlib
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,10 +19,15 @@ from cfn_jax.transfer import weights as weights_lib
 Layer = caffe_layers.Layer
 WeightsError = weights_lib.WeightsError
 
-_LRN = {'local_size': 5, 'alpha': 1e-4, 'beta': 0.75, 'norm_region': 0, 'k': 1}
-_LRN_DEFAULTS = {'local_size': 5, 'alpha': 1.0, 'beta': 0.75, 'norm_region': 0, 'k': 1}
-_POOLING = {'pool': 0, 'kernel_size': 3, 'stride': 2, 'pad': 0}
-_POOLING_DEFAULTS = {'pool': 0, 'kernel_size': 0, 'stride': 1, 'pad': 0}
+# What a setting must be, and what it is where a file does not state it.
+_LRN = {
+  'local_size': (5, 5),
+  'alpha': (1e-4, 1),
+  'beta': (0.75, 0.75),
+  'norm_region': (0, 0),
+  'k': (1, 1),
+}
+_POOLING = {'pool': (0, 0), 'kernel_size': (3, 0), 'stride': (2, 1), 'pad': (0, 0)}
 _PASSED_ON = ('Split', 'Dropout', 'Silence')  # a convolution's output goes through unchanged
 _ACTIVATIONS = ('AbsVal', 'BNLL', 'ELU', 'Exp', 'PReLU', 'Power', 'Sigmoid', 'Swish', 'TanH')
 _COPY = re.compile('(.+)_s[0-9]+')  # a layer of one column of a siamese network
@@ -34,12 +40,10 @@ def read_caffemodel(path: pathlib.Path) -> layouts.Found:
   Raises:
     WeightsError: it is none, is cut or damaged, or is a network that AlexNet cannot stand for.
   """
-  try:
+  with weights_lib.named_errors(path):
     layers = caffe_layers.read_layers(path)
     plain = _first_copies(layers)
     return _read(plain, siamese=plain is not layers)
-  except WeightsError as error:
-    raise WeightsError(f'{path}: {error}') from error
 
 
 def _first_copies(layers: list[Layer]) -> list[Layer]:
@@ -112,14 +116,8 @@ def _check_convolution(name: str, layer: Layer) -> None:
   if name not in weights_lib.CONVOLUTIONS or not layer.configured:
     return
   index = weights_lib.CONVOLUTIONS.index(name)
-  wanted = {'dilation': 1}
-  if index:
-    wanted |= {'stride': 1, 'pad': figures.PADDINGS[index]}
-  defaults = {'dilation': 1, 'stride': 1, 'pad': 0}
-  for setting, value in wanted.items():
-    found = layer.settings.get(setting, defaults[setting])
-    if found != value:
-      raise WeightsError(f'{name} has {setting} {found:g}, AlexNet {value}')
+  more = {'stride': (1, 1), 'pad': (figures.PADDINGS[index], 0)} if index else {}
+  _check_settings(layer, {'dilation': (1, 1), **more})
 
 
 def _check_groups(ours: dict[str, Layer], params: weights_lib.Params) -> None:
@@ -160,7 +158,7 @@ def _find_order(layers: list[Layer]) -> str:
   end = names.index('fc6') if 'fc6' in names else len(layers)
   for layer in layers[:end]:
     if layer in relevant and layer.configured:
-      _check_settings(layer)
+      _check_settings(layer, _LRN if layer.type == 'LRN' else _POOLING)
   return orders[0] if orders else ''
 
 
@@ -176,11 +174,9 @@ def _between(layers: list[Layer], first: str, second: str) -> list[Layer]:
   return found
 
 
-def _check_settings(layer: Layer) -> None:
-  is_lrn = layer.type == 'LRN'
-  wanted, defaults = (_LRN, _LRN_DEFAULTS) if is_lrn else (_POOLING, _POOLING_DEFAULTS)
-  for setting, value in wanted.items():
-    found = layer.settings.get(setting, defaults[setting])
+def _check_settings(layer: Layer, wanted: Mapping[str, tuple[float, float]]) -> None:
+  for setting, (value, default) in wanted.items():
+    found = layer.settings.get(setting, default)
     if not np.isclose(found, value, rtol=1e-5):
       raise WeightsError(f'{layer.name} has {setting} {found:g}, this AlexNet {value:g}')
 

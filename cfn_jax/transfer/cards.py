@@ -58,11 +58,9 @@ def list_files(folder: pathlib.Path) -> list[str]:
   Raises:
     WeightsError: the card cannot be read.
   """
-  card_path = folder / NAME
-  try:
-    return [*map(str, dict(json.loads(card_path.read_text(encoding='utf8'))['sha256'])), *NAMES]
-  except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-    raise weights_lib.WeightsError(f'{card_path}: no model card: {error}') from error
+  with weights_lib.named_errors(folder / NAME, 'no model card'):
+    card = json.loads((folder / NAME).read_text(encoding='utf8'))
+    return [*map(str, dict(card['sha256'])), *NAMES]
 
 
 def find_record(path: pathlib.Path) -> dict[str, Any]:
@@ -74,12 +72,10 @@ def find_record(path: pathlib.Path) -> dict[str, Any]:
   card_path = path.with_name(NAME)
   if not card_path.is_file():
     return {}
-  try:
+  with weights_lib.named_errors(card_path, 'no model card'):
     card = json.loads(card_path.read_text(encoding='utf8'))
     digests = dict(card['sha256'])
     record = {name: card[name] for name in ('order', 'stride', 'padding', 'input', 'origin')}
-  except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-    raise weights_lib.WeightsError(f'{card_path}: no model card: {error}') from error
   if path.name not in digests:
     return {}
   if digests[path.name] != sha256(path):
@@ -113,7 +109,7 @@ def _describe_questions(origin: Mapping[str, Any]) -> str:
 
 
 def _describe(card: Mapping[str, Any]) -> str:
-  record = weights_lib.read_record(card['input'])
+  record = inputs.from_json(card['input'])
   origin = card['origin']
   stages = 'pooling, then LRN' if card['order'] == 'caffenet' else 'LRN, then pooling'
   lines = [

@@ -4,16 +4,14 @@
 network's description, the questions of the run and its figures as their origin.
 """
 
-import contextlib
-import json
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from cfn_jax import terminal
+from cfn_jax import places
 from cfn_jax.training import step_folders
 from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import weights as weights_lib
@@ -50,14 +48,10 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
     return folder / str(steps[-1])
   if step == 'best':
     scores = {number: _score(folder / str(number)) for number in steps}
-    best = max(
-      (number for number in steps if math.isfinite(scores[number])),
-      default=-1,
-      key=lambda number: (scores[number], number),
-    )
-    if best < 0:
+    ranked = [(score, number) for number, score in scores.items() if math.isfinite(score)]
+    if not ranked:
       raise WeightsError(f"{path}: no step was evaluated, so none is the 'best'; take 'latest'")
-    return folder / str(best)
+    return folder / str(max(ranked)[1])
   if step not in map(str, steps):
     listed = ', '.join(map(str, steps))
     raise WeightsError(f"{path}: no step '{step}'; there are {listed}, 'latest' and 'best'")
@@ -71,23 +65,9 @@ def is_step(path: pathlib.Path) -> bool:
 
 def _score(folder: pathlib.Path) -> float:
   """Returns what a step is ranked by in its run, larger is better; nan for nothing."""
-  return step_folders.read_score(folder, str(_read_json(folder / 'meta' / 'metadata').get('best')))
-
-
-@contextlib.contextmanager
-def _named_errors(folder: pathlib.Path) -> Iterator[None]:
-  """Makes one error, which names the step, of all that values of a wrong kind in its JSON raise."""
-  try:
-    yield
-  except WeightsError as error:
-    if str(error).startswith(str(folder)):
-      raise
-    raise WeightsError(f'{folder}: {error}') from error
-  except KeyError as error:
-    raise WeightsError(f'{folder}: its meta has no {error}') from error
-  except (TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-    reason = terminal.first_line(error)
-    raise WeightsError(f'{folder}: its meta cannot be read: {reason}') from error
+  return step_folders.read_score(
+    folder, str(places.read_json(folder / 'meta' / 'metadata').get('best'))
+  )
 
 
 def read_checkpoint(
@@ -109,23 +89,17 @@ def read_checkpoint(
     'file': str(folder),
     'step': int(folder.name) if folder.name.isdecimal() else 0,
     'weights': collection,
-    'metrics': _read_json(folder / 'metrics' / 'metrics'),
+    'metrics': places.read_json(folder / 'metrics' / 'metrics'),
     'permutations': permutations,
   }
-  with _named_errors(folder):
-    network, fingerprint = meta['network'], dict(meta['fingerprint'])
+  with weights_lib.named_errors(folder, 'its meta cannot be read'):
+    fingerprint = dict(meta['fingerprint'])
     if len(params) < len(held):  # a decoder's
       origin['notes'] = [f'not read: {", ".join(sorted(set(held) - set(params)))}']
     if asked := _read_questions(folder.parent.parent / 'questions.json', fingerprint):
       origin['questions'] = asked
-    return weights_lib.make_weights(
-      params,
-      order=str(network['order']),
-      stride=int(network['stride']),
-      record=weights_lib.read_record(network['input']),
-      origin=origin | {name: meta[name] for name in ('task', 'config', 'commit', 'fingerprint')},
-      padding=int(network['padding']),
-    )
+    told = {name: meta[name] for name in ('network', 'task', 'config', 'commit', 'fingerprint')}
+    return weights_lib.from_record(params, told.pop('network'), origin | told)
 
 
 def read_params(
@@ -135,19 +109,11 @@ def read_params(
   return step_folders.read_params(find_step(path, step), collection)[0]
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    values = json.loads(path.read_text(encoding='utf8'))
-  except (OSError, ValueError, RecursionError):
-    return {}
-  return values if isinstance(values, dict) else {}
-
-
 def _read_questions(path: pathlib.Path, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
   """Reads the questions of a run that asks no jigsaws, `{}` where there are none beside it."""
   if not path.exists():
     return {}
-  asked = _read_json(path)
+  asked = places.read_json(path)
   if asked.get('fingerprint') != fingerprint.get('questions'):
     raise WeightsError(
       f'{path} does not hold the questions that the network was trained with; mend it, or move it '

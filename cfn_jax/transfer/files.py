@@ -151,32 +151,23 @@ def load_file(path: pathlib.Path, *, assumed: Assumed) -> weights_lib.Weights:
   """Reads one file; see `load_weights`."""
   kind = find_format(path)
   record = cards.find_record(path)
+  inner: dict[str, Any] = {}
   if kind == 'npz':
     params, inner, left_over = arrays.load_npz(path)
     found = layouts.Found(params, left_over=left_over)
   elif kind == 'caffe':
-    found, inner = caffe.read_caffemodel(path), {}
+    found = caffe.read_caffemodel(path)
+  elif kind == 'safetensors':
+    named, inner = arrays.load_safetensors(path)
   else:
-    named, inner = (
-      arrays.load_safetensors(path)
-      if kind == 'safetensors'
-      else (pytorch.load_state_dict(path), {})
-    )
-    try:
-      found = pytorch.from_state_dict(named)
-    except WeightsError as error:
-      raise WeightsError(f'{path}: {error}') from error
+    named = pytorch.load_state_dict(path)
   record = inner or record
-  try:
+  with weights_lib.named_errors(path, 'its record cannot be read' if record else ''):
+    if kind in ('safetensors', 'pytorch'):
+      found = pytorch.from_state_dict(named)
     layouts.check_whole(found.params, found.left_over)
-    if record:
-      loaded = _from_record(found.params, record)
-      _check_assumed(loaded, assumed)
-    else:
-      loaded = _from_foreign(found, kind=kind, assumed=assumed)
+    loaded = _build(found, record, kind, assumed)
     networks.find_width(loaded)
-  except WeightsError as error:
-    raise WeightsError(f'{path}: {error}') from error
   origin = dict(loaded.origin)  # what a record tells of an earlier source stays
   if 'file' not in origin:
     origin |= {'file': str(path), 'sha256': cards.sha256(path)}
@@ -188,75 +179,47 @@ def load_file(path: pathlib.Path, *, assumed: Assumed) -> weights_lib.Weights:
   return loaded.replace(origin=origin)
 
 
-def _from_record(params: weights_lib.Params, record: dict[str, Any]) -> weights_lib.Weights:
-  try:
-    return weights_lib.make_weights(
-      params,
-      order=str(record['order']),
-      stride=int(record['stride']),
-      record=weights_lib.read_record(record['input']),
-      origin=dict(record['origin']),
-      padding=int(record['padding']),
-    )
-  except KeyError as error:
-    raise WeightsError(f'its record has no {error}') from error
-  except WeightsError:
-    raise
-  except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-    reason = terminal.first_line(error)
-    raise WeightsError(f'its record cannot be read: {reason}') from error
-
-
-def _check_assumed(loaded: weights_lib.Weights, assumed: Assumed) -> None:
-  """Refuses what was to be taken of a file that says otherwise itself."""
-  told = {
-    'input': cards.describe_input(loaded.input),
-    'order': loaded.order,
-    'stride': loaded.stride,
+def _build(
+  found: layouts.Found, record: dict[str, Any], kind: str, assumed: Assumed
+) -> weights_lib.Weights:
+  """Builds weights; what is assumed of a file without a record is noted."""
+  told: dict[str, Any] = {'input': None, 'order': found.order, 'stride': found.stride}
+  if record:
+    weights = weights_lib.from_record(found.params, record, dict(record['origin']))
+    told = {name: getattr(weights, name) for name in told}
+  asked = dataclasses.asdict(assumed) | {'input': inputs.RECORDS.get(assumed.input)}
+  for name, value in told.items():
+    if value and asked[name] and value != asked[name]:
+      stated = cards.describe_input(value) if name == 'input' else value
+      raise WeightsError(
+        f"the file says its {name}: {stated}; '{getattr(assumed, name)}' was asked for"
+      )
+  if record:
+    return weights
+  suggested = {
+    'input': 'caffe' if kind == 'caffe' else 'imagenet',
+    'order': 'caffenet',
+    'stride': 4,
   }
-  asked = {'input': assumed.input, 'order': assumed.order, 'stride': assumed.stride}
-  agrees = {
-    'input': loaded.input == inputs.RECORDS.get(assumed.input),
-    'order': loaded.order == assumed.order,
-    'stride': loaded.stride == assumed.stride,
-  }
-  for name, value in asked.items():
-    if value and not agrees[name]:
-      raise WeightsError(f"its record says its {name}: {told[name]}; '{value}' was asked for")
-
-
-def _from_foreign(found: layouts.Found, *, kind: str, assumed: Assumed) -> weights_lib.Weights:
-  """Builds weights of a file without a record; what was assumed is noted."""
-  order, stride = found.order, found.stride
-  given: dict[str, Any] = {
-    'input': assumed.input or ('caffe' if kind == 'caffe' else 'imagenet'),
-    'order': order or assumed.order or 'caffenet',
-    'stride': stride or assumed.stride or 4,
-  }
-  if order and assumed.order and order != assumed.order:
-    raise WeightsError(f"the file has the order '{order}', '{assumed.order}' was asked for")
-  if stride and assumed.stride and stride != assumed.stride:
-    raise WeightsError(f'the file has stride {stride} at conv1, {assumed.stride} was asked for')
-  told = {
-    'input': assumed.input,
-    'order': order or assumed.order,
-    'stride': stride or assumed.stride,
-  }
+  given = {name: told[name] or getattr(assumed, name) for name in told}
   notes = [
-    f'the file does not say its {name}: {given[name]} assumed' for name in given if not told[name]
+    f'the file does not say its {name}: {suggested[name]} assumed'
+    for name in given
+    if not given[name]
   ]
-  record = inputs.RECORDS[str(given['input'])]
+  taken: dict[str, Any] = {name: given[name] or suggested[name] for name in given}
+  prepared = inputs.RECORDS[taken['input']]
   if found.peer and not assumed.input:
-    record = layouts.PEERS[found.peer]
+    prepared = layouts.PEERS[found.peer]
     notes[0] = (
       f'the file does not say its input: by its names it is {found.peer}, so this is assumed: '
-      + cards.describe_input(record)
+      + cards.describe_input(prepared)
     )
   return weights_lib.make_weights(
     found.params,
-    order=str(given['order']),
-    stride=int(given['stride']),
-    record=record,
+    order=taken['order'],
+    stride=taken['stride'],
+    record=prepared,
     origin={'notes': notes} if notes else {},
     padding=found.padding,
   )

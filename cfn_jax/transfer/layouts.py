@@ -146,8 +146,8 @@ def _pool5(rows: int, params: weights_lib.Params) -> tuple[int, int]:
       'fc6 is there without conv5: its values are ordered by the channels of conv5'
     )
   channels = params['conv5']['kernel'].shape[-1]
-  side = round(float(np.sqrt(rows / channels)))
-  if side * side * channels != rows:
+  side = weights_lib.map_side(rows, channels)
+  if not side:
     raise weights_lib.WeightsError(
       f'fc6 takes {rows} values: no square map of the {channels} channels of conv5'
     )

@@ -78,14 +78,14 @@ def load_state_dict(path: pathlib.Path) -> dict[str, np.ndarray]:
   except Exception as error:  # a damaged archive or pickle raises many kinds
     reason = terminal.first_line(error)
     raise WeightsError(f'{path}: PyTorch cannot read it: {reason}') from error
-  found = _find_tensors(loaded, torch.Tensor)
-  read = {
-    name: tensor.detach().to(torch.float32).numpy()
-    for name, tensor in found.items()
-    if array_files.is_float(name, str(tensor.dtype).removeprefix('torch.'), path)
-  }
-  if not read:
-    raise WeightsError(f'{path}: there is no state dict of floats in it')
+  with weights_lib.named_errors(path):
+    read = {
+      name: tensor.detach().to(torch.float32).numpy()
+      for name, tensor in _find_tensors(loaded, torch.Tensor).items()
+      if array_files.is_float(name, str(tensor.dtype).removeprefix('torch.'))
+    }
+    if not read:
+      raise WeightsError('there is no state dict of floats in it')
   return read
 
 
@@ -121,21 +121,20 @@ def from_state_dict(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
     )
   if any(_VISSL_KEY.fullmatch(name) for name in arrays):
     return _from_vissl(arrays)
-  named: layouts.Arrays = {}
   names: dict[str, str] = {}
   copies = False
-  for name, array in sorted(arrays.items()):
+  for name in sorted(arrays):
     match = _OWN_KEY.fullmatch(name)
     if not match:
       continue
     key = f'{match[1]}.{match[3]}'
+    known = names.setdefault(key, name)
     copies = copies or bool(match[2])
-    if key in named and not match[2]:
+    if known != name and not match[2]:
       raise WeightsError(f'{key} is there twice, under different prefixes')
-    if key in named and not np.array_equal(named[key], array):
-      raise WeightsError(f'{names[key]} and {name} differ: copies of a layer share their weights')
-    named.setdefault(key, array)
-    names.setdefault(key, name)
+    if known != name and not np.array_equal(arrays[known], arrays[name]):
+      raise WeightsError(f'{known} and {name} differ: copies of a layer share their weights')
+  named = {key: arrays[name] for key, name in names.items()}
   if not any(name.endswith('.weight') for name in named):
     raise WeightsError(
       f'no key ends in conv1.weight .. fc8.weight; it has {", ".join(sorted(arrays)[:6])} ...'

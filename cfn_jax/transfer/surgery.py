@@ -4,9 +4,8 @@ Paper, section 3: conv1 .. conv5 move from the CFN to a standard AlexNet, whose 
 is 4 and whose fully connected layers start anew. NumPy in, NumPy out.
 """
 
-import dataclasses
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,8 +46,8 @@ def to_alexnet(
   Raises:
     WeightsError: there is no whole trunk; an unknown `fc_init`; an image too small.
   """
-  params = _trunk(weights)
-  record = weights.input.fixed()
+  trunk = to_cfn_trunk(weights, stride=stride)
+  params = dict(trunk.params)
   if num_classes:
     side = figures.map_sides(input_px, stride=stride, padding=weights.padding)['pool5']
     if side < 1:
@@ -58,33 +57,17 @@ def to_alexnet(
     params |= {
       name: draw_layer(name, shape, fc_init=fc_init, seed=seed) for name, shape in sizes.items()
     }
-  return weights_lib.make_weights(
-    params,
-    order=weights.order,
-    stride=stride,
-    record=record,
-    origin=weights.origin,
-    padding=weights.padding,
-  )
+  kind = 'alexnet' if num_classes else 'trunk'
+  return trunk.replace(params=params, kind=kind, input=weights.input.fixed())
 
 
 def to_cfn_trunk(weights: Weights, *, stride: int = 2) -> Weights:
   """Takes conv1 .. conv5 for a CFN's trunk (the AlexNet-to-jigsaw table of the paper)."""
-  return weights_lib.make_weights(
-    _trunk(weights),
-    order=weights.order,
-    stride=stride,
-    record=weights.input,
-    origin=weights.origin,
-    padding=weights.padding,
-  )
-
-
-def _trunk(weights: Weights) -> weights_lib.Params:
   missing = [name for name in weights_lib.CONVOLUTIONS if name not in weights.params]
   if missing:
     raise WeightsError(f'the trunk is not whole: {", ".join(missing)} missing')
-  return {name: weights.params[name] for name in weights_lib.CONVOLUTIONS}
+  params = {name: weights.params[name] for name in weights_lib.CONVOLUTIONS}
+  return weights.replace(params=params, kind='trunk', stride=stride)
 
 
 def draw_layer(
@@ -106,32 +89,20 @@ def draw_layer(
   return {'kernel': kernel, 'bias': np.full(shape[1], bias, np.float32)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-  """What a merge did, array by array: 'conv1/kernel', ...
-
-  Attributes:
-    loaded: taken from the given parameters.
-    new: kept as the network had them.
-    left_over: given and not used.
-  """
-
-  loaded: tuple[str, ...]
-  new: tuple[str, ...]
-  left_over: tuple[str, ...]
-
-  def __str__(self) -> str:
-    count = f'{len(self.loaded)}/{len(self.loaded)} arrays'
-    parts = [f'{name_layers(self.loaded)} loaded ({count})']
-    if self.new:
-      parts.append(f'{name_layers(self.new)} new')
-    text = ', '.join(parts)
-    return f'{text}; {name_layers(self.left_over)} left over' if self.left_over else text
+def report(ours: Mapping[str, Any], theirs: Mapping[str, Any], taken: Collection[str]) -> str:
+  """Says which layers of a network were taken of the given ones, are new, and are left over."""
+  count = sum(len(ours[layer]) for layer in taken)
+  text = f'{name_layers(layer for layer in ours if layer in taken)} loaded ({count}/{count} arrays)'
+  if new := [layer for layer in ours if layer not in taken]:
+    text += f', {name_layers(new)} new'
+  if left_over := [layer for layer in theirs if layer not in taken]:
+    text += f'; {name_layers(left_over)} left over'
+  return text
 
 
-def name_layers(arrays: Iterable[str]) -> str:
-  """Names the layers of some arrays, or layers: 'conv1..conv5', 'fc6, fc7'."""
-  layers = list(dict.fromkeys(name.split('/')[0] for name in arrays))
+def name_layers(layers: Iterable[str]) -> str:
+  """Names some layers: 'conv1..conv5', 'fc6, fc7'."""
+  layers = list(layers)
   convolutions = [name for name in weights_lib.CONVOLUTIONS if name in layers]
   whole = tuple(convolutions) == weights_lib.CONVOLUTIONS[: len(convolutions)]
   if len(convolutions) > 2 and whole:
@@ -144,8 +115,8 @@ def merge(
   into_params: Mapping[str, Any],
   from_params: Mapping[str, Any],
   layers: tuple[str, ...] = weights_lib.CONVOLUTIONS,
-) -> tuple[dict[str, Any], Report]:
-  """Replaces whole layers of a network's parameters by given ones of the same names.
+) -> tuple[dict[str, Any], str]:
+  """Replaces whole layers of a network's parameters by given ones; says so, see `report`.
 
   Args:
     into_params: the network's, `{layer: {array name: array}}`.
@@ -180,31 +151,18 @@ def merge(
   merged = {
     name: from_params[name] if name in layers else into_params[name] for name in into_params
   }
-  return merged, Report(
-    loaded=_arrays(into_params, [name for name in into_params if name in layers]),
-    new=_arrays(into_params, [name for name in into_params if name not in layers]),
-    left_over=_arrays(from_params, [name for name in from_params if name not in layers]),
-  )
+  return merged, report(into_params, from_params, layers)
 
 
-def compare(before: Weights, after: Weights) -> Report:
-  """Reports which layers of some weights came through surgery, and which were drawn."""
+def compare(before: Weights, after: Weights) -> str:
+  """Says which layers of some weights came through surgery, and which were drawn."""
 
   def kept(layer: str) -> bool:  # conv1 may have been folded, so arrays of convolutions change
     if layer not in before.params or layer in weights_lib.CONVOLUTIONS:
       return layer in before.params
     return after.params[layer]['kernel'] is before.params[layer]['kernel']
 
-  same = [layer for layer in after.layers() if kept(layer)]
-  return Report(
-    loaded=_arrays(after.params, same),
-    new=_arrays(after.params, [layer for layer in after.layers() if layer not in same]),
-    left_over=_arrays(before.params, [layer for layer in before.layers() if layer not in same]),
-  )
-
-
-def _arrays(params: Mapping[str, Any], layers: Iterable[str]) -> tuple[str, ...]:
-  return tuple(f'{layer}/{name}' for layer in layers for name in params[layer])
+  return report(after.params, before.params, [layer for layer in after.params if kept(layer)])
 
 
 def fold_input(weights: Weights, to: str | inputs.InputRecord) -> Weights:
@@ -230,10 +188,9 @@ def fold_input(weights: Weights, to: str | inputs.InputRecord) -> Weights:
   if 'conv1' not in weights.params:
     raise WeightsError('conv1 is missing: the input cannot be folded into it')
   old, new = weights.input.fixed(), to.fixed()
-  flip = old.channels != new.channels
   kernel = weights.params['conv1']['kernel'].astype(np.float64)
   mean, scale = np.array(old.mean), np.array(old.scale)
-  if flip:
+  if old.channels != new.channels:
     kernel, mean, scale = kernel[:, :, ::-1], mean[::-1], scale[::-1]
   shift = (np.array(new.mean) - mean) * scale  # a pixel of the new mean, as conv1 saw it before
   if weights.padding and np.any(shift):

@@ -5,12 +5,15 @@ Flax's: kernels `[kh, kw, in / groups, out]` and `[in, out]`, rows of fc6 in the
 channel); other layouts exist only inside the readers and writers (layouts.py).
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from cfn_jax import terminal
 from cfn_jax.errors import CfnError
 from cfn_jax.models import figures, inputs
 
@@ -25,16 +28,22 @@ class WeightsError(CfnError):
   """Weights that cannot be read, written or used so: what is wrong, where, what would be right."""
 
 
-def read_record(values: Mapping[str, Any]) -> inputs.InputRecord:
-  """Reads what `InputRecord.to_json` returned.
+@contextlib.contextmanager
+def named_errors(where: object, damaged: str = '') -> Iterator[None]:
+  """Names a file in what is raised while it is read.
 
-  Raises:
-    WeightsError: a field is missing or not of its type.
+  Args:
+    damaged: what to say before any other error; '': those go through.
   """
   try:
-    return inputs.from_json(values)
-  except inputs.InputError as error:
-    raise WeightsError(str(error)) from error
+    yield
+  except CfnError as error:
+    raise WeightsError(f'{where}: {error}') from error
+  except Exception as error:  # readers of damaged files raise many kinds
+    if not damaged:
+      raise
+    reason = f'it has no {error}' if isinstance(error, KeyError) else terminal.first_line(error)
+    raise WeightsError(f'{where}: {damaged}: {reason}') from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +95,35 @@ class Weights:
     """Returns the side of the map that fc6 was made for; 0 where there is no fc6."""
     if 'fc6' not in self.params or 'conv5' not in self.params:
       return 0
-    rows = self.params['fc6']['kernel'].shape[0]
-    return round(float(np.sqrt(rows / self.params['conv5']['kernel'].shape[-1])))
+    kernels = [self.params[name]['kernel'].shape for name in ('fc6', 'conv5')]
+    return map_side(kernels[0][0], kernels[1][-1])
 
   def replace(self, **changes: Any) -> 'Weights':
     """Returns a copy with some fields changed."""
     return dataclasses.replace(self, **changes)
+
+
+def map_side(rows: int, channels: int) -> int:
+  """Returns the side of the square map of this many values; 0: none is."""
+  side = math.isqrt(rows // max(1, channels))
+  return side if side * side * channels == rows else 0
+
+
+def from_record(params: Params, record: Mapping[str, Any], origin: Mapping[str, Any]) -> Weights:
+  """Builds weights of what `Weights.describe` returned and a file holds.
+
+  Raises:
+    CfnError: see `make_weights`; an input that no images are prepared to.
+    KeyError, TypeError, ValueError: fields that are missing, or of other types.
+  """
+  return make_weights(
+    params,
+    order=str(record['order']),
+    stride=int(record['stride']),
+    record=inputs.from_json(record['input']),
+    origin=origin,
+    padding=int(record['padding']),
+  )
 
 
 def make_weights(
@@ -185,8 +217,7 @@ def _check_chain(params: Params) -> list[str]:
   problems = []
   if 'fc6' in params and 'conv5' in params:
     rows, channels = params['fc6']['kernel'].shape[0], params['conv5']['kernel'].shape[-1]
-    side = round(float(np.sqrt(rows / channels)))
-    if side * side * channels != rows:
+    if not map_side(rows, channels):
       problems.append(f'fc6 takes {rows} values: no square map of the {channels} channels of conv5')
   for name, before in (('fc7', 'fc6'), ('fc8', 'fc7')):
     if name not in params or before not in params:
