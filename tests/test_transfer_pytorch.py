@@ -331,54 +331,49 @@ def test_another_networks_keys_are_listed():
 
 
 @pytest.mark.parametrize('order', ['caffenet', 'alexnet'])
-def test_vissls_names_lead_there_and_back(order):
-  weights = cases.draw(kind='trunk', order=order, width=1.0, stride=2 if order == 'caffenet' else 4)
-  named = pytorch.to_vissl(weights)
-  assert ('_feature_blocks.4.1.running_var' in named) == (order == 'caffenet')
-  wrapped = {f'base_model.model.trunk.{name}': array for name, array in named.items()}
-  found = pytorch.from_state_dict(wrapped)
-  assert (found.order, found.stride, found.left_over) == (order, weights.stride, [])
-  assert not found.notes
-  for name in weights_lib.CONVOLUTIONS:
-    for kind in ('kernel', 'bias'):
-      assert cases.difference(found.params[name][kind], weights.params[name][kind]) < 1e-7, name
-  with pytest.raises(weights_lib.WeightsError, match='96, 256, 384, 384, 256'):
-    pytorch.to_vissl(cases.draw(kind='trunk'))
-
-
-def test_vissls_trunk_gives_our_activations(torch):
-  """The blocks of `alexnet_jigsaw`, built here from its description, but pooling rounded up."""
+def test_vissls_trunks_give_our_activations(torch, order):
+  """`alexnet_jigsaw` and `alexnet_bvlc`, built here from their blocks, but pooling rounded up."""
   nn = torch.nn
-  weights = cases.draw(kind='trunk', width=1.0, stride=2)
+  torch.manual_seed(0)
 
-  def stage(*layers):
-    return nn.Sequential(*layers)
+  def norm(features):
+    return [nn.BatchNorm2d(features)] if order == 'caffenet' else []
 
-  def pooling():
-    return nn.MaxPool2d(3, 2, ceil_mode=True)
+  def between():
+    steps = [nn.MaxPool2d(3, 2, ceil_mode=True), nn.LocalResponseNorm(5, 1e-4, 0.75)]
+    return nn.Sequential(*(steps if order == 'caffenet' else reversed(steps)))
 
+  stride = 2 if order == 'caffenet' else 4
   blocks = nn.ModuleList(
     [
-      stage(nn.Conv2d(3, 96, 11, 2), nn.ReLU()),
-      stage(pooling(), nn.LocalResponseNorm(5, 1e-4, 0.75)),
-      stage(nn.Conv2d(96, 256, 5, padding=2, groups=2), nn.ReLU()),
-      stage(pooling(), nn.LocalResponseNorm(5, 1e-4, 0.75)),
-      stage(nn.Conv2d(256, 384, 3, padding=1), nn.BatchNorm2d(384), nn.ReLU()),
-      stage(nn.Conv2d(384, 384, 3, padding=1, groups=2), nn.BatchNorm2d(384), nn.ReLU()),
-      stage(nn.Conv2d(384, 256, 3, padding=1, groups=2), nn.BatchNorm2d(256), nn.ReLU()),
-      pooling(),
+      nn.Sequential(nn.Conv2d(3, 96, 11, stride), nn.ReLU()),
+      between(),
+      nn.Sequential(nn.Conv2d(96, 256, 5, padding=2, groups=2), nn.ReLU()),
+      between(),
+      nn.Sequential(nn.Conv2d(256, 384, 3, padding=1), *norm(384), nn.ReLU()),
+      nn.Sequential(nn.Conv2d(384, 384, 3, padding=1, groups=2), *norm(384), nn.ReLU()),
+      nn.Sequential(nn.Conv2d(384, 256, 3, padding=1, groups=2), *norm(256), nn.ReLU()),
+      nn.MaxPool2d(3, 2, ceil_mode=True),
     ]
-  )
-  tensors = {
-    name.removeprefix('_feature_blocks.'): torch.from_numpy(array)
-    for name, array in pytorch.to_vissl(weights).items()
+  ).eval()
+  for module in blocks.modules():
+    if isinstance(module, nn.BatchNorm2d):
+      for array in (module.weight, module.bias, module.running_mean, module.running_var):
+        nn.init.uniform_(array, 0.5, 2.0)
+  named = {
+    f'base_model.model.trunk._feature_blocks.{name}': array.numpy()
+    for name, array in blocks.state_dict().items()
   }
-  missing, unexpected = blocks.load_state_dict(tensors, strict=False)
-  assert not unexpected and all(name.endswith('num_batches_tracked') for name in missing)
-  prepared = weights.input.prepare(cases.images(1, 67))
+  found = pytorch.from_state_dict(named)
+  assert (found.order, found.stride, found.left_over) == (order, stride, []) and not found.notes
+  record = inputs.RECORDS['caffe']
+  weights = weights_lib.make_weights(
+    found.params, order=order, stride=stride, record=record, origin={}
+  )
+  prepared = record.prepare(cases.images(1, 67))
   x = torch.from_numpy(prepared.transpose(0, 3, 1, 2).copy())
   with torch.no_grad():
-    for block in blocks.eval():
+    for block in blocks:
       x = block(x)
   assert cases.difference(x.numpy(), cases.ours(weights, prepared)['pool5']) < cases.TOLERANCE
 
