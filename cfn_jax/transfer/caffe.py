@@ -28,6 +28,13 @@ _LRN = {
   'k': (1, 1),
 }
 _POOLING = {'pool': (0, 0), 'kernel_size': (3, 0), 'stride': (2, 1), 'pad': (0, 0)}
+_STEPS = (
+  {'conv1': {'dilation': (1, 1)}}
+  | {  # of convolutions; conv1's are read
+    name: {'dilation': (1, 1), 'stride': (1, 1), 'pad': (padding, 0)}
+    for name, padding in zip(figures.CONVOLUTIONS[1:], figures.PADDINGS[1:])
+  }
+)
 _PASSED_ON = ('Split', 'Dropout', 'Silence')  # a convolution's output goes through unchanged
 _ACTIVATIONS = ('AbsVal', 'BNLL', 'ELU', 'Exp', 'PReLU', 'Power', 'Sigmoid', 'Swish', 'TanH')
 _COPY = re.compile('(.+)_s[0-9]+')  # a layer of one column of a siamese network
@@ -59,21 +66,17 @@ def _first_copies(layers: list[Layer]) -> list[Layer]:
   kept = []
   for layer in layers:
     plain = copies[layer.name][1] if layer.name in copies else layer.name
-    if layer.name in copies and plain in first:
-      _check_copy(first[plain], layer)
-    else:
+    if layer.name not in copies or plain not in first:
       first[plain] = layer
       kept.append(dataclasses.replace(layer, name=plain))
+      continue
+    known, ours, theirs = first[plain], first[plain].arrays(), layer.arrays()
+    same = len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
+    if known.type != layer.type or known.settings != layer.settings or not same:
+      raise WeightsError(
+        f'{known.name} and {layer.name} differ: copies of a layer share their weights'
+      )
   return kept
-
-
-def _check_copy(first: Layer, copy: Layer) -> None:
-  ours, theirs = first.arrays(), copy.arrays()
-  same = len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
-  if first.type != copy.type or first.settings != copy.settings or not same:
-    raise WeightsError(
-      f'{first.name} and {copy.name} differ: copies of a layer share their weights'
-    )
 
 
 def _read(layers: list[Layer], *, siamese: bool) -> layouts.Found:
@@ -86,7 +89,8 @@ def _read(layers: list[Layer], *, siamese: bool) -> layouts.Found:
   arrays: layouts.Arrays = {}
   for name, layer in ours.items():
     arrays |= dict(zip((f'{name}.weight', f'{name}.bias'), layer.arrays()))
-    _check_convolution(name, layer)
+    if name in _STEPS and layer.configured:
+      _check_settings(layer, _STEPS[name])
   notes = layouts.note_biases(arrays)
   for name in ours:
     weight = arrays[f'{name}.weight']
@@ -111,29 +115,18 @@ def _read(layers: list[Layer], *, siamese: bool) -> layouts.Found:
   )
 
 
-def _check_convolution(name: str, layer: Layer) -> None:
-  """Refuses strides, paddings and dilations that AlexNet does not have."""
-  if name not in weights_lib.CONVOLUTIONS or not layer.configured:
-    return
-  index = weights_lib.CONVOLUTIONS.index(name)
-  more = {'stride': (1, 1), 'pad': (figures.PADDINGS[index], 0)} if index else {}
-  _check_settings(layer, {'dilation': (1, 1), **more})
-
-
 def _check_groups(ours: dict[str, Layer], params: weights_lib.Params) -> None:
   """The groups that a layer states must be those that the channels imply."""
-  before = 3
-  for name in weights_lib.CONVOLUTIONS:
-    if name not in params:
-      before = 0
-      continue
-    inputs = params[name]['kernel'].shape[2]
-    stated = ours[name].settings.get('group', 1)
-    if before and ours[name].configured and stated * inputs != before:
+  channels = {
+    name: params[name]['kernel'].shape[2:] for name in params if name in figures.CONVOLUTIONS
+  }
+  for below, name in zip(('', *figures.CONVOLUTIONS), channels):
+    before = channels[below][1] if below else 3
+    inputs, stated = channels[name][0], ours[name].settings.get('group', 1)
+    if ours[name].configured and stated * inputs != before:
       raise WeightsError(
         f'{name} states {stated:g} groups of {inputs} channels, the layer before gives {before}'
       )
-    before = params[name]['kernel'].shape[3]
 
 
 def _find_order(layers: list[Layer]) -> str:
@@ -187,7 +180,8 @@ def _fold_normalisation(
   """Folds each BatchNorm and Scale into the layer whose output it takes; returns their names."""
   source: dict[str, str] = {}  # which layer's plain output a blob is; '' after a ReLU, a pooling
   previous, folded = '', set()
-  for layer in layers:
+  last = max(place for place, layer in enumerate(layers) if layer.name in weights_lib.LAYERS)
+  for place, layer in enumerate(layers):
     bottom = layer.bottoms[0] if layer.bottoms else ''
     given = source.get(bottom, '') if bottom else previous
     if layer.name in ours:
@@ -197,7 +191,7 @@ def _fold_normalisation(
         gain, shift = _affine(layer)
         _fold(given, gain, shift, arrays, layer.name)
         folded.add(layer.name)
-      elif not given and _belongs(layer, layers):
+      elif not given and place < last:  # within the network that is read
         raise WeightsError(
           f"{layer.name} ({layer.type}) does not follow a convolution directly, but '{bottom}': it "
           'cannot be folded'
@@ -212,14 +206,6 @@ def _fold_normalisation(
       source[top] = given
     previous = given
   return folded
-
-
-def _belongs(layer: Layer, layers: list[Layer]) -> bool:
-  """Says whether a layer lies within the network that is read: before fc6, or before the last of
-  the trunk's layers."""
-  names = [each.name for each in layers]
-  last = max(names.index(name) for name in names if name in weights_lib.LAYERS)
-  return names.index(layer.name) <= last
 
 
 def _affine(layer: Layer) -> tuple[np.ndarray, np.ndarray]:

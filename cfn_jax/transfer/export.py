@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import tempfile
 
-from cfn_jax import terminal
+from cfn_jax import places
 from cfn_jax.transfer import arrays, caffe_writer, cards, files, layouts, pytorch
 from cfn_jax.transfer import weights as weights_lib
 
@@ -29,7 +29,7 @@ def check(out: pathlib.Path, to: str, *, overwrite: bool = False) -> None:
     raise WeightsError(f"to = '{to}' is unknown: one of {', '.join(FORMATS)}")
   if to == 'pytorch':
     pytorch.require_torch()
-  out = _resolve(out)
+  out = places.resolve(str(out), '--out')  # a link stays, what it leads to is replaced
   if out.exists() and not out.is_dir():
     raise WeightsError(f'{out} is a file; --out names a folder')
   if out.exists() and any(out.iterdir()):
@@ -47,14 +47,6 @@ def check(out: pathlib.Path, to: str, *, overwrite: bool = False) -> None:
         f'{out} holds what its {cards.NAME} does not name: {", ".join(foreign[:4])}{more}; '
         '--overwrite would delete it: move it away, or name another folder'
       )
-
-
-def _resolve(out: pathlib.Path) -> pathlib.Path:
-  """Follows links: what a link leads to is written or replaced, the link itself stays."""
-  try:
-    return out.resolve()
-  except (OSError, RuntimeError) as error:  # a link that leads to itself
-    raise WeightsError(f'{out}: it leads nowhere: {terminal.first_line(error)}') from error
 
 
 def _foreign_files(out: pathlib.Path) -> list[str]:
@@ -89,7 +81,7 @@ def save_folder(
     WeightsError: see `check`; the weights are no network that the format can hold.
   """
   check(out, to, overwrite=overwrite)
-  out = _resolve(out)
+  out = places.resolve(str(out), '--out')
   try:
     out.parent.mkdir(parents=True, exist_ok=True)
     written = pathlib.Path(tempfile.mkdtemp(prefix=f'.{out.name}.', dir=out.parent))

@@ -28,10 +28,10 @@ def find_width(weights: weights_lib.Weights) -> float:
     return 1.0
   # Channels are multiples of 8: each layer leaves a range of widths. The ends come last, a round
   # figure is likelier.
-  low = max((count - 4) / _FEATURES[name] for name, count in channels.items())
-  high = min((count + 4) / _FEATURES[name] for name, count in channels.items())
-  exact = [count / _FEATURES[name] for name, count in channels.items()]
-  for width in (*exact, (low + high) / 2):
+  below, exact, above = (
+    [(count + step) / _FEATURES[name] for name, count in channels.items()] for step in (-4, 0, 4)
+  )
+  for width in (*exact, (max(below) + min(above)) / 2):
     if all(figures.scaled(_FEATURES[name], width) == count for name, count in channels.items()):
       return width
   listed = ', '.join(f'{name} {count}' for name, count in channels.items())
@@ -64,10 +64,12 @@ def make_network(
   """
   params = weights.params
   outputs = {
-    name: params[name]['kernel'].shape[1] for name in ('fc6', 'fc7', 'fc8') if name in params
+    name: params[name]['kernel'].shape[1] for name in figures.FULLY_CONNECTED if name in params
   }
-  geometry: dict[str, Any] = {
-    'trunk': trunk.Trunk(
+  make = cfn.Cfn if weights.kind == 'cfn' else alexnet.AlexNet
+  return make(
+    num_classes=outputs.get('fc8', num_classes or 1000),
+    trunk=trunk.Trunk(
       order=weights.order,
       stride=weights.stride,
       width=find_width(weights),
@@ -76,9 +78,7 @@ def make_network(
       dtype=dtype,
       remat=remat,
     ),
-    'dropout': dropout,
-    'fc6_features': outputs.get('fc6', 4096),
-    'fc7_features': outputs.get('fc7', 4096),
-  }
-  make = cfn.Cfn if weights.kind == 'cfn' else alexnet.AlexNet
-  return make(num_classes=outputs.get('fc8', num_classes or 1000), **geometry)
+    fc6_features=outputs.get('fc6', 4096),
+    fc7_features=outputs.get('fc7', 4096),
+    dropout=dropout,
+  )

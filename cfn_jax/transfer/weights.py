@@ -110,12 +110,7 @@ def map_side(rows: int, channels: int) -> int:
 
 
 def from_record(params: Params, record: Mapping[str, Any], origin: Mapping[str, Any]) -> Weights:
-  """Builds weights of what `Weights.describe` returned and a file holds.
-
-  Raises:
-    CfnError: see `make_weights`; an input that no images are prepared to.
-    KeyError, TypeError, ValueError: fields that are missing, or of other types.
-  """
+  """Builds weights of what `Weights.describe` returned, as a file holds it; see `named_errors`."""
   return make_weights(
     params,
     order=str(record['order']),
