@@ -66,7 +66,7 @@ def test_the_sigmoid_loss_is_scikit_learns_summed_over_classes_without_the_ignor
   logits = rng.normal(size=(5, 3)).astype(np.float32)
   labels = rng.integers(0, 2, (5, 3)).astype(np.uint8)
   labels[1, 2] = labels[4, 0] = 255
-  loss = classifier.make_loss(make_several(logits))
+  loss = make_several(logits).loss
   batch = {'image': np.zeros((5, 1, 1, 3), np.uint8), 'label': labels}
   value, sums = loss({}, batch, jax.random.key(0))
   counted = labels != 255
@@ -110,7 +110,7 @@ def test_no_batch_size_and_no_number_of_devices_changes_a_figure(protocol, folde
     run = make_plan(config).runs[0]
     params = run.task.init(0)
     params['fc8']['kernel'] = 30 * params['fc8']['kernel']  # figures away from ties
-    figures.append(score(run.final, params, count))
+    figures.append(score(run.passes[''], params, count))
   assert figures[0]['val_count'] == (9 if root is voc else 15)
   for other in figures[1:]:
     assert other.keys() == figures[0].keys()
@@ -179,7 +179,7 @@ def test_fresh_layers_get_outputs_of_mean_a_tenth_and_variance_one(plain):
   params = made.init(0)
   found = magic_init.rescale_fresh(made, params, images, seed=0)
   for name in ('fc6', 'fc7', 'fc8'):
-    outputs = np.asarray(magic_init._outputs(made, found, images, name), np.float64)
+    outputs = np.asarray(magic_init.see_layer(made, found, images, name)[1], np.float64)
     moved = outputs.std(0) > 1e-3
     assert moved.mean() > 0.5  # the others see only zeros
     np.testing.assert_allclose(outputs.mean(0)[moved], 0.1, atol=1e-3)
@@ -219,7 +219,7 @@ def test_calibration_scales_biases_by_the_measured_change_of_each_layers_input(p
   found = magic_init.calibrate(made, params, images[:8], seed=0)
   for name in ('conv2', 'conv5', 'fc7'):
     before, after = (
-      float(magic_init._input_size(made, each, images[:8], name)) for each in (params, found)
+      float(magic_init.see_layer(made, each, images[:8], name)[0]) for each in (params, found)
     )
     kernels = [each[name]['kernel'] for each in (params, found)]
     biases = [each[name]['bias'] for each in (params, found)]

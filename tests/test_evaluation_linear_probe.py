@@ -9,6 +9,7 @@ import probe_cases
 import pytest
 import sklearn.linear_model
 import sklearn.metrics
+import sklearn.model_selection
 import sklearn.svm
 
 from cfn_jax.data import sources
@@ -54,15 +55,9 @@ def make_extracted(tmp_path, *, rows=96, test=37, width=6, classes=3, several=Fa
   return probing.Extracted(*found)
 
 
-def make_task(config, extracted, *, classes=3, several=False):
+def make_task(config, extracted, *, several=False):
   names = tuple('abc')
-
-  def report(rows):
-    return linear_task.report(rows, names=names, several=several)
-
-  return linear_task.make_task(
-    config, extracted, classes=classes, several=several, report=report, summary=[]
-  )
+  return linear_task.make_task(config, extracted, names=names, several=several, summary=[])
 
 
 def make_config(**fields):
@@ -160,9 +155,10 @@ def test_batch_size_and_devices_change_no_figure(tmp_path, several):
     mesh = devices.make_mesh(count)
     evaluation = linear_task.make_evaluation(
       extracted.testing,
+      tuple('abc'),
       several=several,
-      batch_size=size,
-      report=lambda rows: linear_task.detail(rows, names=tuple('abc'), several=several),
+      config=make_config(eval_batch_size=size),
+      report=probing.detail,
     )
     figures = scoring.make_score(evaluation, mesh)(devices.replicate(params, mesh), lambda: False)
     found.append(json.dumps(runs.make_plain(figures)))
@@ -190,25 +186,28 @@ def test_an_svm_is_scikit_learns_with_the_published_weights(tmp_path):
   x = svm.normalize(extracted.training.rows('fc6', range(96)))
   np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=1e-4)
   positive = extracted.training.labels[:, 1] == 1
-  ours = svm.fit_svm(x, positive, cost=0.5, weight=2.0, iterations=2000)
+  ours = svm.make_svm(make_config().svm, 0.5).fit(x, np.where(positive, 1, -1))
   theirs = sklearn.svm.LinearSVC(C=0.5, tol=1e-6, max_iter=10**5)
   theirs.fit(x, positive, sample_weight=np.where(positive, 2.0, 1.0))
-  np.testing.assert_allclose(ours(x), theirs.decision_function(x), atol=2e-3)
+  np.testing.assert_allclose(ours.decision_function(x), theirs.decision_function(x), atol=2e-3)
 
 
 def test_the_cost_is_that_of_the_best_folds():
   rng = np.random.default_rng(0)
-  positive = np.arange(30) % 3 == 0
-  x = rng.normal(size=(30, 2)).astype(np.float32)
-
-  def fit(rows, labels, cost):
-    """Only at cost 2 do the scores know the class."""
-    return lambda held: np.where(np.isin(held[:, 0], x[positive, 0]), cost == 2, cost == 3) * 1.0
-
-  cost, means = svm.choose_cost(x, positive, costs=(1.0, 2.0, 3.0), folds=3, fit=fit)
-  assert cost == 2 and means[1] == 1 and means[0] == means[0] < 1
-  few = np.arange(30) == 3
-  assert svm.choose_cost(x, few, costs=(1.0, 2.0), folds=3, fit=fit) == (1.0, [])
+  target = np.where(np.arange(60) % 3 == 0, 1, -1)
+  x = (rng.normal(size=(60, 8)) + 0.4 * (target == 1)[:, None]).astype(np.float32)
+  c = make_config(**{'svm.costs': (1e-4, 0.01, 0.1), 'svm.max_iterations': 10**5}).svm
+  theirs = sklearn.model_selection.GridSearchCV(
+    svm.make_svm(c, 1.0),
+    {'C': list(c.costs)},
+    scoring='average_precision',
+    cv=sklearn.model_selection.StratifiedKFold(c.folds),
+  ).fit(x, target)
+  cost, means = svm.choose_cost(c, x, target)
+  assert cost == theirs.best_params_['C'] and len(set(means)) == 3
+  np.testing.assert_allclose(means, theirs.cv_results_['mean_test_score'], atol=1e-9)
+  few = np.where(np.arange(60) == 3, 1, -1)
+  assert svm.choose_cost(c, x, few) == (1e-4, [])
 
 
 def test_svms_of_all_layers_go_on_where_they_were(tmp_path, monkeypatch):
@@ -222,15 +221,14 @@ def test_svms_of_all_layers_go_on_where_they_were(tmp_path, monkeypatch):
   # Ignored labels are negatives in training, and not scored.
   cost = found['layers']['fc6']['costs']['a']
   x = svm.normalize(extracted.training.rows('fc6', range(96)))
-  fitted = svm.fit_svm(
-    x, extracted.training.labels[:, 0] == 1, cost=cost, weight=2.0, iterations=2000
-  )
+  positive = extracted.training.labels[:, 0] == 1
+  fitted = svm.make_svm(config.svm, cost).fit(x, np.where(positive, 1, -1)).decision_function
   counted = test.labels[:, 0] != 255
   expected = sklearn.metrics.average_precision_score(
     test.labels[counted, 0], fitted(svm.normalize(test.rows('fc6', range(37))))[counted]
   )
   assert found['layers']['fc6']['per_class']['a'] == pytest.approx(expected, abs=1e-6)
-  monkeypatch.setattr(svm, 'fit_svm', None)  # nothing is trained again
+  monkeypatch.setattr(svm, 'make_svm', None)  # nothing is trained again
   assert svm.run(config, extracted, ('a', 'b', 'c'), tmp_path / 'run') == found
 
 

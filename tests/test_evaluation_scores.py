@@ -104,9 +104,7 @@ def test_equal_scores_are_no_right_answer():
 
 
 def test_each_class_is_scored_on_its_own_examples():
-  found = scores.score_ranks(
-    np.array([0, 1, 0, 4]), np.array([0, 0, 1, 1]), ('cat', 'cow', 'dog'), k=1
-  )
+  found = scores.score_ranks(np.array([0, 1, 0, 4]), np.array([0, 0, 1, 1]), ('cat', 'cow', 'dog'))
   assert found.per_class['cat'] == found.per_class['cow'] == 0.5
   assert found.without == ('dog',) and found.mean == 0.5
 

@@ -11,7 +11,7 @@ import probe_cases
 import pytest
 import scipy.special
 
-from cfn_jax.evaluation import positions, solve, solvers
+from cfn_jax.evaluation import features, solve, solvers
 from cfn_jax.jigsaw import solving
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.training import devices, scoring
@@ -93,13 +93,13 @@ def test_the_figures_are_those_of_probabilities_computed_apart(trained):
   found, sums = [], {'network': [0.0, 0.0], 'product': [0.0, 0.0]}
   tables = {'network': [], 'product': []}
   solve_batch = jax.jit(lambda params, batch: pretext.logits(params, batch))
-  see_tiles = jax.jit(lambda params, tiles: positions.see_tiles(weights, params, tiles))
+  see_tiles = jax.jit(lambda params, tiles: features.see_tiles(weights, params, tiles))
   for batch in evaluation.batches():
     keep = batch['mask'] > 0
     logits = np.asarray(solve_batch(params, batch))[keep].astype(np.float64)
-    features = see_tiles(params, batch['tiles'])
-    features = (np.asarray(features)[keep] - 0.1) * 2.0
-    single = scipy.special.log_softmax(features @ probe['fc6']['kernel'] + probe['fc6']['bias'], -1)
+    seen = see_tiles(params, batch['tiles'])
+    seen = (np.asarray(seen)[keep] - 0.1) * 2.0
+    single = scipy.special.log_softmax(seen @ probe['fc6']['kernel'] + probe['fc6']['bias'], -1)
     for image, labels in enumerate(batch['label'][keep]):
       for k, label in enumerate(labels):
         shown = solver.permutations[label]

@@ -7,7 +7,6 @@ with nothing loaded and nothing locked, whose accuracy is the most there is.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import ml_collections
 import numpy as np
@@ -59,7 +58,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   pretext = dataclasses.replace(pretext, model=pretext.model.clone(trunk=own))
   made = [make_run(config, pretext, trunk, k) for k in layers]
   if config.baseline:
-    made.append(_finish(config, pretext, REFERENCE, {}))
+    made.append(make_reference(config, pretext))
   return runs.Plan(
     runs=made,
     origins={
@@ -83,55 +82,44 @@ def make_run(
     config.model.init, fed.contrast(), field='model.init', layers='the layers above'
   )
   pretext = dataclasses.replace(pretext, input=fed)
-  weights = surgery.fold_input(weights, to=fed)
+  given = surgery.fold_input(weights, to=fed).params
   locked = CONVOLUTIONS[:k]
-  surgery.merge(pretext.shapes(), weights.params, locked)  # raises what does not fit
-
-  def init(seed: int) -> dict[str, Any]:
-    return surgery.merge(pretext.init(seed), weights.params, locked)[0]
-
-  return _finish(
-    config,
-    pretext,
-    f'conv{k}',
-    {
-      'loaded': {name: identity.hash_arrays({name: weights.params[name]}) for name in locked},
-      'locked': ', '.join(locked),
-    },
-    init=init,
-    locked=locked,
-    label=f'{trunk.label()}: {", ".join(locked)} locked, fed {cards.describe_input(weights.input)}',
+  surgery.merge(pretext.shapes(), given, locked)  # raises what does not fit
+  label = f'{trunk.label()}: {", ".join(locked)} locked, fed {cards.describe_input(fed)}'
+  run = make_reference(config, pretext, name=f'conv{k}', label=label)
+  loaded = {name: identity.hash_arrays({name: given[name]}) for name in locked}
+  task = dataclasses.replace(
+    run.task,
+    init=lambda seed: surgery.merge(pretext.init(seed), given, locked)[0],
+    labels=lambda params: optimizer.label_parameters(params, locked=locked),
+    fingerprint={**run.task.fingerprint, 'loaded': loaded, 'locked': ', '.join(locked)},
   )
+  return dataclasses.replace(run, task=task)
 
 
-def _finish(
+def make_reference(
   config: ml_collections.ConfigDict,
   pretext: pretexts.Pretext,
-  name: str,
-  fingerprint: Mapping[str, Any],
   *,
-  init: Any = None,
-  locked: tuple[str, ...] = (),
+  name: str = REFERENCE,
   label: str = 'nothing loaded, nothing locked',
 ) -> runs.Run:
+  """Builds the run of the same CFN with nothing loaded and nothing locked."""
   task, source = jigsaw_task.make_task(config, pretext), pretext.validation.source
   network, own = pretext.describe(), pretext.model.trunk
   task = dataclasses.replace(
     task,
-    init=init or task.init,
-    labels=lambda params: optimizer.label_parameters(params, locked=locked),
     fingerprint={
       **task.fingerprint,
       **identity.describe_training(config),
       'training images': pretext.training.source.identify(),
       'validation images': source.identify(),
       'network': network | {'groups': list(own.groups), 'width': own.width},
-      **fingerprint,
     },
     summary=[('run', label), *task.summary],
   )
   shown = min(config.data.val_max_images or len(source), len(source))
-  return runs.Run(name, task, task.evaluations['val'], {'test images shown': shown})
+  return runs.Run(name, task, {'': task.evaluations['val']}, {'test images shown': shown})
 
 
 def find_record(learned: inputs.InputRecord, *, tiles: str, std: float) -> inputs.InputRecord:

@@ -73,7 +73,7 @@ class Classifier:
   loaded: tuple[str, ...] = ()
   locked: tuple[str, ...] = ()
   grid: int = 0
-  rescale: Callable[['Classifier', Params], Params] | None = None
+  rescale: Callable[[Params], Params] | None = None
 
   def shapes(self) -> Any:
     """Returns the shapes of the parameters."""
@@ -109,7 +109,7 @@ class Classifier:
         shape = wanted[name]['kernel'].shape
         drawn[name] = surgery.draw_layer(name, shape, fc_init=self.fc_init, seed=seed)
     params = {name: self.given[name] if name in self.loaded else drawn[name] for name in shapes}
-    return self.rescale(self, params) if self.rescale else params
+    return self.rescale(params) if self.rescale else params
 
   def prepare(self, images: jax.Array) -> jax.Array:
     """Makes the network's input of views uint8 `[B, px, px, 3]`."""
@@ -126,6 +126,13 @@ class Classifier:
       {'params': params}, self.prepare(images), train=key is not None, rngs=rngs
     )
     return found
+
+  def loss(self, params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
+    """Returns the loss of a batch, its mean over the images, and the sums for the log."""
+    logits = self.logits(params, batch['image'], key)
+    count = jnp.float32(len(logits))
+    total, right = sum_losses(logits, batch['label'], several=self.several)
+    return total / count, {'loss': total, 'correct': right, 'count': count}
 
   def average(self, params: Any, images: jax.Array, average: str) -> jax.Array:
     """Returns scores `[B, K]` of `[B, draws, px, px, 3]`: summed logits, or mean probabilities."""
@@ -151,29 +158,32 @@ class Classifier:
     }
 
 
-def make_loss(
-  classifier: Classifier,
-) -> Callable[[Any, tasks.Batch, jax.Array], tuple[jax.Array, tasks.Totals]]:
-  """Builds the loss of a batch, its mean over the images, and the sums for the log.
+def sum_losses(
+  logits: jax.Array, labels: jax.Array, *, several: bool
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the summed losses of images, logits `[B, K]`, and how many are right.
 
-  One class: softmax cross-entropy. Several: sigmoid cross-entropies of the classes that are not
-  ignored, summed over the classes and divided by the batch size, as Kraehenbuehl's layer does.
+  One class, labels `[B]`: softmax cross-entropy. Several, `[B, K]`: sigmoid cross-entropies of the
+  classes that are not ignored, summed over the classes, as Kraehenbuehl's layer does; right is the
+  share of the classes, times B.
   """
+  if not several:
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return jnp.sum(losses), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+  counted = labels != scores.IGNORED
+  losses = optax.sigmoid_binary_cross_entropy(logits, jnp.where(counted, labels, 0))
+  right = jnp.sum(((logits > 0) == (labels == 1)) & counted) / jnp.sum(counted) * len(logits)
+  return jnp.sum(jnp.where(counted, losses, 0)), right
 
-  def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
-    logits, labels = classifier.logits(params, batch['image'], key), batch['label']
-    count = jnp.float32(len(logits))
-    if classifier.several:
-      counted = labels != scores.IGNORED
-      each = optax.sigmoid_binary_cross_entropy(logits, jnp.where(counted, labels, 0))
-      total = jnp.sum(jnp.where(counted, each, 0))
-      right = jnp.sum(((logits > 0) == (labels == 1)) & counted) / jnp.sum(counted) * count
-    else:
-      total = jnp.sum(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
-      right = jnp.sum(jnp.argmax(logits, axis=-1) == labels)
-    return total / count, {'loss': total, 'correct': right, 'count': count}
 
-  return loss
+def rank_labels(found: jax.Array, labels: jax.Array) -> jax.Array:
+  """Returns how many classes score at least as high as the label, `[B]`, of scores `[B, K]`.
+
+  Ties count against the label, and scores that are not finite put it last.
+  """
+  own = jnp.take_along_axis(found, labels[:, None], axis=1)
+  good = jnp.all(jnp.isfinite(found), axis=1)
+  return jnp.where(good, jnp.sum(found >= own, axis=1) - 1, found.shape[1])
 
 
 def make_task(
@@ -181,7 +191,6 @@ def make_task(
   classifier: Classifier,
   data: labelled.Labelled,
   *,
-  name: str,
   train_views: views.MakeViews,
   testing: feed.Feed,
   evaluation: tasks.RowEvaluation,
@@ -206,9 +215,9 @@ def make_task(
 
   classes, count = len(data.class_names), alexnet.count_parameters(classifier.shapes())
   return tasks.Task(
-    name=name,
+    name=config.task,
     init=classifier.init,
-    loss=make_loss(classifier),
+    loss=classifier.loss,
     totals=('loss', 'correct', 'count'),
     report=metrics.report_training,
     train_batches=training.train,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cfn_jax import places
 from cfn_jax.errors import CfnError
 
 LABEL = 'label'
@@ -60,15 +61,13 @@ def open_cache(
   """Names the folder of some features, `<root>/<name>-<digest of what they are of>`.
 
   Raises:
-    CacheError: the folder is there and says that it holds other features; part_images is below 1.
+    CacheError: the folder is there and says that it holds other features.
   """
-  if part_images < 1:
-    raise CacheError(f'features.part_images = {part_images}: at least 1')
   whole = json.loads(json.dumps({**identity, 'images': images, 'part_images': part_images}))
   digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
   cache = Cache(root / f'{name}-{digest}', whole, images, part_images)
   index = cache.folder / 'index.json'
-  if index.exists() and _read_json(index) != whole:
+  if index.exists() and places.read_json(index) != whole:
     raise CacheError(f'{index} is damaged, or of other features; delete {cache.folder}')
   return cache
 
@@ -88,12 +87,8 @@ def write_part(cache: Cache, part: int, arrays: Mapping[str, np.ndarray]) -> Non
     _write_json(cache.folder / 'index.json', cache.identity)
   digests = {}
   for name, array in arrays.items():
-    partial = cache.folder / f'{name}.{os.getpid()}.partial'
-    with partial.open('wb') as file:
-      np.save(file, array, allow_pickle=False)
-    with partial.open('rb') as file:
-      digests[name] = hashlib.file_digest(file, 'sha256').hexdigest()
-    partial.replace(cache.path(name, part))
+    _write_array(cache.path(name, part), array)
+    digests[name] = _digest(cache.path(name, part))
   rows = len(arrays[LABEL])
   _write_json(cache.part_path(part), {'rows': rows, 'sha256': digests})
 
@@ -111,7 +106,7 @@ class Features:
     self._arrays: dict[str, list[np.ndarray]] = {}
     counts = []
     for part in range(cache.parts()):
-      record = _read_json(cache.part_path(part))
+      record = places.read_json(cache.part_path(part))
       if not isinstance(record.get('rows'), int) or not isinstance(record.get('sha256'), dict):
         raise CacheError(f'{cache.part_path(part)} is missing or damaged; delete {cache.folder}')
       counts.append(record['rows'])
@@ -144,6 +139,11 @@ class Features:
       found[own] = self._arrays[layer][part][wanted[own] - self._starts[part]]
     return found
 
+  def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+    """Reads rows of all layers, and their labels."""
+    rows = {layer: self.rows(layer, indices) for layer in self.layers}
+    return {**rows, LABEL: self.labels[indices]}
+
   def moments(self, layer: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the mean and the variance of each value over all rows, float64 `[D]` each.
 
@@ -158,42 +158,35 @@ class Features:
       range(start, min(start + CHUNK_ROWS, len(self))) for start in range(0, len(self), CHUNK_ROWS)
     ]
     mean = sum(self.rows(layer, chunk).sum(0, dtype=np.float64) for chunk in chunks) / len(self)
-    squares: Any = 0.0
-    for chunk in chunks:
-      squares = squares + np.square(self.rows(layer, chunk) - mean).sum(0)
-    variance = squares / len(self)
-    partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-    with partial.open('wb') as file:
-      np.save(file, np.stack([mean, variance]), allow_pickle=False)
-    partial.replace(path)
+    variance = sum(np.square(self.rows(layer, chunk) - mean).sum(0) for chunk in chunks) / len(self)
+    _write_array(path, np.stack([mean, variance]))
     return mean, variance
 
 
 def _open_array(cache: Cache, name: str, part: int, digest: str, rows: int) -> np.ndarray:
   path = cache.path(name, part)
   try:
-    with path.open('rb') as file:
-      found = hashlib.file_digest(file, 'sha256').hexdigest()
-    if found != digest:
-      raise CacheError(
-        f'{path} is damaged: it is not what was written (sha256 differs); delete {cache.folder}'
-      )
-    array: np.ndarray = np.load(path, mmap_mode='r', allow_pickle=False)
+    if _digest(path) == digest:
+      array: np.ndarray = np.load(path, mmap_mode='r', allow_pickle=False)
+      if len(array) == rows:
+        return array
   except (OSError, ValueError) as error:
-    if isinstance(error, CacheError):
-      raise
     raise CacheError(f'{path} cannot be read ({error}); delete {cache.folder}') from None
-  if len(array) != rows:
-    raise CacheError(f'{path} holds {len(array)} rows, not {rows}; delete {cache.folder}')
-  return array
+  raise CacheError(
+    f'{path} is damaged: it is not what was written (sha256 or rows differ); delete {cache.folder}'
+  )
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    values = json.loads(path.read_text(encoding='utf8'))
-  except (OSError, ValueError):
-    return {}
-  return values if isinstance(values, dict) else {}
+def _digest(path: pathlib.Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _write_array(path: pathlib.Path, array: np.ndarray) -> None:
+  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+  with partial.open('wb') as file:
+    np.save(file, array, allow_pickle=False)
+  partial.replace(path)
 
 
 def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ Paper, section 4: features are judged by what simple classifiers do with them. V
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,15 +16,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import feature_cache, identity, pooling, trunks
-from cfn_jax.models import alexnet, cfn, figures, inputs
+from cfn_jax.models import figures
 from cfn_jax.training import devices, stopping
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import geometry, networks
+from cfn_jax.transfer import geometry, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 MAPS = (*weights_lib.CONVOLUTIONS, 'pool5')
 CONNECTED = ('fc6', 'fc7')
 LAYERS = MAPS + CONNECTED
+DRAWN = weights_lib.CONVOLUTIONS + CONNECTED  # of a random baseline
 DTYPES = ('float32', 'float16')
 Measure = Callable[[Any, tasks.Batch], dict[str, jax.Array]]
 
@@ -78,6 +79,15 @@ class Extractor:
         found['fc7'] = _connect(params['fc7'], found['fc6'])
     return {name: found[name] for name in self.layers}
 
+  def measure(self, params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:
+    """Returns what `extract` takes, of `image` `[B, draws, px, px, 3]` and `label`."""
+    images = batch['image']
+    found = self(params, images.reshape(-1, *images.shape[2:]))  # [B * draws, D] each
+    rows = {name: x.reshape(*images.shape[:2], -1) for name, x in found.items()}  # [B, draws, D]
+    label = batch['label'][:, None]  # of all its views
+    labels = jnp.broadcast_to(label, (*images.shape[:2], *label.shape[2:]))
+    return {**rows, feature_cache.LABEL: labels}
+
   def _see_tiles(self, params: Mapping[str, Any], views: jax.Array) -> jax.Array:
     """Returns fc6 of the middle tile of each cell: `[B, T * D]`."""
     grid = geometry.choose_grid(self.weights)
@@ -86,12 +96,7 @@ class Extractor:
     tiles = jnp.stack(
       [views[:, top : top + tile, left : left + tile] for top in starts for left in starts], axis=1
     )  # [B, T, h, w, 3]
-    network = networks.make_network(self.weights)
-    assert isinstance(network, cfn.Cfn)
-    own = {name: params[name] for name in (*weights_lib.CONVOLUTIONS, 'fc6')}
-    prepared = self.weights.input.prepare(tiles)
-    features: Any = network.apply({'params': own}, prepared, method='features')  # [B, T, D]
-    return jnp.asarray(features.reshape(len(views), -1))
+    return see_tiles(self.weights, params, tiles).reshape(len(views), -1)
 
   def identity(self) -> dict[str, Any]:
     """Returns plain values that change with the features."""
@@ -108,6 +113,13 @@ class Extractor:
         if name in MAPS
       },
     }
+
+
+def see_tiles(weights: weights_lib.Weights, params: Any, tiles: jax.Array) -> jax.Array:
+  """Returns fc6 `[B, T, D]` of tiles uint8 `[B, T, h, w, 3]`, under parameters of the CFN."""
+  network, prepared = networks.make_network(weights), weights.input.prepare(tiles)
+  found: Any = network.apply({'params': params}, prepared, method='features')
+  return jnp.asarray(found)
 
 
 def _connect(layer: Mapping[str, Any], x: jax.Array) -> jax.Array:
@@ -138,7 +150,7 @@ def make_extractor(
     raise CfnError(f'layers = {layers}: different ones of {", ".join(LAYERS)}')
   if dimensions < 1:
     raise CfnError(f'features.dimensions = {dimensions}: at least 1')
-  placed = trunks.place_trunk(trunk, stride=stride)
+  placed = surgery.to_alexnet(trunk.weights, num_classes=0, stride=stride)
   figures.check_input_size(view_px + 2 * placed.padding, stride)
   weights = trunk.weights
   needed = CONNECTED[
@@ -174,51 +186,10 @@ def make_extractor(
   return Extractor(placed, weights, layers, view_px, kind, dimensions)
 
 
-def draw_baseline(trunk: trunks.Trunk, init: str, *, seed: int) -> trunks.Trunk:
-  """Draws weights of the same shapes, fc6 and fc7 included where there are any."""
-  weights = trunk.weights
-  drawn = trunks.draw_like(trunk, init, seed=seed)
-  connected = {name: weights.params[name] for name in CONNECTED if name in weights.params}
-  if not connected:
-    return drawn
-  initial = figures.Initial(init, weights.order)
-  params = {**drawn.weights.params, **alexnet.draw_parameters(connected, initial, seed=seed)}
-  record = drawn.weights.input
-  if weights.kind == 'cfn':  # its tiles are normalised one by one; over all of them it is the same
-    std = 58.0
-    red, green, blue = (each * std for each in record.scale)
-    record = inputs.InputRecord('rgb', record.mean, (red, green, blue), 'tile', std)
-  made = weights_lib.make_weights(
-    params,
-    order=weights.order,
-    stride=weights.stride,
-    record=record,
-    origin={'config': weights.origin.get('config', {})},
-    padding=weights.padding,
-  )
-  return dataclasses.replace(drawn, weights=made)
-
-
 def check_dtype(dtype: str) -> None:
   """Raises CfnError for a type that no cache has."""
   if dtype not in DTYPES:
     raise CfnError(f"features.dtype = '{dtype}' is unknown: one of {', '.join(DTYPES)}")
-
-
-def make_measure(extractor: Extractor) -> Measure:
-  """Builds what `extract` runs on batches of `image` `[B, draws, px, px, 3]` and `label`."""
-
-  def measure(params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:
-    images = batch['image']
-    found = extractor(params, images.reshape(-1, *images.shape[2:]))  # [B * draws, D] each
-    rows = {name: x.reshape(*images.shape[:2], -1) for name, x in found.items()}  # [B, draws, D]
-    label = batch['label'][:, None]  # of all its views
-    return {
-      **rows,
-      feature_cache.LABEL: jnp.broadcast_to(label, (*images.shape[:2], *label.shape[2:])),
-    }
-
-  return measure
 
 
 def extract(
@@ -242,42 +213,40 @@ def extract(
     CacheError: the cache is damaged, or the features do not fit the dtype.
     Stopped: after a signal; the parts that are whole stay.
   """
-  check_dtype(dtype)
+
+  def run(params: Any, batch: tasks.Batch) -> tuple[dict[str, jax.Array], jax.Array]:
+    return measure(params, batch), batch['mask']
+
   whole = feature_cache.count_parts(cache)
   stopping.any_host(False)  # no host writes before all have counted
   if whole < cache.parts():
-    _fill(measure, params, batches, cache, whole, mesh=mesh, dtype=dtype)
+    # Replicated: the first host reads the rows of all.
+    compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    placed = devices.replicate(params, mesh)
+    with contextlib.closing(batches(whole * cache.part_images)) as made:
+      rows = (compiled(placed, batch) for batch in devices.put_ahead(made, mesh))
+      _write_parts(rows, cache, whole, dtype)
   stopping.any_host(False)  # what the first host wrote is there
   return feature_cache.Features(cache)
 
 
-def _fill(
-  measure: Measure,
-  params: Any,
-  batches: Callable[[int], tasks.Batches],
+def _write_parts(
+  found: Iterator[tuple[dict[str, jax.Array], jax.Array]],
   cache: feature_cache.Cache,
-  whole: int,
-  *,
-  mesh: Mesh,
+  part: int,
   dtype: str,
 ) -> None:
-  def run(params: Any, batch: tasks.Batch) -> tuple[dict[str, jax.Array], jax.Array]:
-    return measure(params, batch), batch['mask']
-
-  # Replicated: the first host reads the rows of all.
-  compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
-  placed = devices.replicate(params, mesh)
-  image = whole * cache.part_images
+  """Writes the rows of batches as the parts of a cache from `part` on."""
+  image = part * cache.part_images
   held: list[dict[str, np.ndarray]] = []
-  with stopping.Stopping() as stop, contextlib.closing(batches(image)) as made:
-    for batch in devices.put_ahead(made, mesh):
+  with stopping.Stopping() as stop:
+    for batch in found:
       if stop():
-        kept = f'{image // cache.part_images} of {cache.parts()} parts of the features are kept'
+        kept = f'{part} of {cache.parts()} parts of the features are kept'
         raise stop.make_error(f'{kept}; the same command resumes there')
-      rows, mask = jax.device_get(compiled(placed, batch))
+      rows, mask = jax.device_get(batch)
       begin, count = 0, min(len(mask), cache.images - image)
       while begin < count:
-        part = image // cache.part_images
         end = min((part + 1) * cache.part_images, cache.images)  # of the part
         taken = slice(begin, begin + min(count - begin, end - image))
         held.append({name: array[taken][mask[taken] > 0] for name, array in rows.items()})
@@ -285,7 +254,7 @@ def _fill(
         if image == end:
           if not jax.process_index():
             feature_cache.write_part(cache, part, _join(held, dtype))
-          held = []
+          part, held = part + 1, []
 
 
 def _join(held: list[dict[str, np.ndarray]], dtype: str) -> dict[str, np.ndarray]:

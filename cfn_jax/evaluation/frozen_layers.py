@@ -6,7 +6,6 @@ random crops. Beside it the same with a random trunk.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 
 import ml_collections
@@ -15,9 +14,8 @@ from cfn_jax import fields
 from cfn_jax.data import views
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks
-from cfn_jax.models import alexnet, figures
+from cfn_jax.models import figures
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
 
 PAPER = {
@@ -71,16 +69,8 @@ def make_run(
 ) -> runs.Run:
   """Builds the run that locks conv1 .. convK."""
   model, view, test = config.model, config.views, config.test
-  placed = trunks.place_trunk(trunk, stride=model.stride)
-  figures.check_input_size(view.view_px + 2 * placed.padding, model.stride)
+  placed, network = trunks.make_network(config, trunk, len(data.class_names))
   locked = CONVOLUTIONS[:k]
-  network = networks.make_network(
-    placed,
-    num_classes=len(data.class_names),
-    dropout=model.dropout,
-    dtype=alexnet.find_dtype(config.compute_dtype),
-    remat=config.remat,
-  ).clone(fc6_features=model.fc6_features, fc7_features=model.fc7_features)
   made = classifier.Classifier(
     network=network,
     view_px=view.view_px,
@@ -93,25 +83,16 @@ def make_run(
     locked=locked,
   )
   views_of = views.MakeViews('random', view.view_px, view.resize_px, view.resize, view.mirror)
-  test_views = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
-  centre = dataclasses.replace(views_of, crop='centre', mirror=False, draws=1)
-  quick, final = (testing.make_feed(config, data, each) for each in (centre, test_views))
-  evaluate = functools.partial(testing.make_evaluation, made, average=test.average)
-  task = classifier.make_task(
+  return testing.make_run(
     config,
     made,
     data,
-    name='frozen_layers',
-    train_views=views_of,
-    testing=quick,
-    evaluation=evaluate(quick, report=testing.make_report(made)),
-    run=f'{trunk.label()}: {", ".join(locked)} locked, the rest drawn ({model.init})',
-  )
-  return runs.Run(
     name,
-    task,
-    evaluate(final, report=testing.make_report(made, detailed=True)),
-    {'test images shown': data.shown(config.data.val_max_images)},
+    views=views_of,
+    once=dataclasses.replace(views_of, crop='centre', mirror=False, draws=1),
+    finals={'': dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)},
+    average=test.average,
+    summary=f'{trunk.label()}: {", ".join(locked)} locked, the rest drawn ({model.init})',
   )
 
 

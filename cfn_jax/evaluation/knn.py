@@ -5,6 +5,7 @@ classes with weight exp(s / temperature). Exact: all similarities are computed, 
 all devices. Fed from a cache of features (features.py).
 """
 
+import functools
 import pathlib
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import feature_cache, identity, probing, runs, scores, tables
+from cfn_jax.evaluation import feature_cache, identity, probing, runs, scores
 from cfn_jax.training import devices, stopping
 from cfn_jax.training import task as tasks
 
@@ -36,52 +37,33 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
     raise CfnError(
       f'knn.k = {c.k}: there are {len(probe.data.training.reader.source)} training images'
     )
-  layers = tuple(config.layers)
-
-  def execute(workdir: pathlib.Path) -> dict[str, Any]:
-    found = {name: _run(config, probe, name, workdir) for name in probe.extractors}
-    runs.write_results(config, workdir, found, origins=probe.origins, published={})
-    if not jax.process_index():
-      count = next(iter(found.values()))['val_count']
-      title = (
-        f'{c.k} nearest neighbours, temperature {c.temperature:g}, in %, {count:,} test images'
-      )
-      rows = probing.make_rows(found, probe.labels, layers, several=probe.several)
-      tables.show(title, layers, [rows])
-    runs.close(workdir, probing.make_charts(probe, found, layers))
-    return found
-
-  return execute
+  judge = functools.partial(_judge, config, probe)
+  what = f'{c.k} nearest neighbours, temperature {c.temperature:g}'
+  return functools.partial(probing.execute, probe, config, judge, what)
 
 
-def _run(
-  config: ml_collections.ConfigDict, probe: probing.Probe, name: str, workdir: pathlib.Path
+def _judge(
+  config: ml_collections.ConfigDict,
+  probe: probing.Probe,
+  name: str,
+  extracted: probing.Extracted,
+  folder: pathlib.Path,
 ) -> dict[str, Any]:
   c = config.knn
-  extracted = probing.extract(probe, name, config, workdir)
   training, testing, names = extracted.training, extracted.testing, probe.data.class_names
   mesh = devices.make_mesh(config.num_devices)
 
   def compute() -> dict[str, Any]:
-    layers = {}
+    rows = {feature_cache.LABEL: testing.labels}
     for layer in training.layers:
       nearest, similarities = find_neighbours(
         testing, training, layer, k=c.k, block_rows=c.block_rows, mesh=mesh
       )
       found = vote(similarities, training.labels[nearest], len(names), temperature=c.temperature)
-      if probe.several:
-        layers[layer] = probing.score(found, testing.labels, names)
-      else:
-        ranks = scores.rank_labels(found, testing.labels)
-        layers[layer] = probing.score_ranks(ranks, testing.labels, names)
-    return {'layers': layers, 'val_count': len(testing)}
+      rows[layer] = found if config.several else scores.rank_labels(found, testing.labels)
+    return probing.detail(rows, names=names, several=config.several)
 
-  settings = {
-    **identity.describe(config),
-    'training features': dict(training.cache.identity),
-    'test features': dict(testing.cache.identity),
-  }
-  return runs.remember(name, settings, workdir / name, compute)
+  return runs.remember(name, identity.describe(config) | extracted.identity(), folder, compute)
 
 
 def find_neighbours(

@@ -51,11 +51,6 @@ class Labelled:
   testing: Split
   class_names: tuple[str, ...]
 
-  def shown(self, limit: int) -> int:
-    """Returns how many test images an evaluation sees; `limit` 0: all."""
-    count = len(self.testing.reader.source)
-    return min(limit or count, count)
-
 
 def open_labelled(
   config: ml_collections.ConfigDict, *, several: bool, min_side_px: int = 0

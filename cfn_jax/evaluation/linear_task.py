@@ -15,11 +15,10 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
-import optax
 
 from cfn_jax.data import feed, streams
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import feature_cache, features, identity, probing, scores
+from cfn_jax.evaluation import classifier, feature_cache, features, identity, probing
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
 
@@ -38,18 +37,13 @@ def make_task(
   config: ml_collections.ConfigDict,
   extracted: probing.Extracted,
   *,
-  classes: int,
+  names: tuple[str, ...],
   several: bool,
-  report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]],
   summary: list[tuple[str, str]],
   name: str = 'linear_probe',
 ) -> tasks.Task:
-  """Builds the task of one classifier for each layer of a cache.
-
-  Args:
-    report: of the rows of the test features, see `make_evaluation`.
-  """
-  training, testing = extracted.training, extracted.testing
+  """Builds the task of one classifier of the classes `names` for each layer of a cache."""
+  training, classes = extracted.training, len(names)
   layers = training.layers
   totals = ['count'] + [f'{kind}_{layer}' for kind in ('loss', 'correct') for layer in layers]
 
@@ -71,18 +65,13 @@ def make_task(
       batch_size=config.batch_size,
     ),
     records=lambda step: [f'{training.cache.folder.name}, step {step}'],
-    evaluations={
-      'val': make_evaluation(
-        testing, several=several, batch_size=config.eval_batch_size, report=report
-      )
-    },
+    evaluations={'val': make_evaluation(extracted.testing, names, several=several, config=config)},
     best='val_map' if several else 'val_accuracy',
     labels=label_parameters,
     examples={'images': config.batch_size},
     fingerprint={
       **identity.describe_training(config),
-      'training features': dict(training.cache.identity),
-      'test features': dict(testing.cache.identity),
+      **extracted.identity(),
       'classes': classes,
     },
     summary=summary,
@@ -124,17 +113,13 @@ def standardize(
     return np.zeros(width, np.float32), np.ones(width, np.float32)
   mean, variance = training.moments(layer)
   if kind == 'channel' and layer in features.MAPS:
-    channels = _channels(training, layer)
+    channels = int(training.cache.identity['channels'][layer])
     own = mean.reshape(-1, channels)
     of_channel = own.mean(0)
     within = variance.reshape(-1, channels).mean(0) + np.square(own - of_channel).mean(0)
     mean, variance = (np.tile(each, len(own)) for each in (of_channel, within))
   scale = 1 / np.sqrt(variance + SMALLEST_VARIANCE)
   return mean.astype(np.float32), scale.astype(np.float32)
-
-
-def _channels(training: feature_cache.Features, layer: str) -> int:
-  return int(training.cache.identity['channels'][layer])
 
 
 def label_parameters(params: Any) -> Any:
@@ -157,8 +142,7 @@ def make_loss(
 ) -> Callable[[Any, tasks.Batch, jax.Array], tuple[jax.Array, tasks.Totals]]:
   """Builds the loss of a batch: the sum over the layers of the means over the rows.
 
-  One class: softmax cross-entropy. Several: the sum of the sigmoid cross-entropies of the classes
-  that are not ignored.
+  Of each layer it is that of `classifier.sum_losses`.
   """
 
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
@@ -167,16 +151,8 @@ def make_loss(
     sums: tasks.Totals = {'count': count}
     for name in layers:
       logits = compute_logits(params[name], batch[name])
-      if several:
-        counted = labels != scores.IGNORED
-        each = optax.sigmoid_binary_cross_entropy(logits, jnp.where(counted, labels, 0))
-        sums[f'loss_{name}'] = jnp.sum(jnp.where(counted, each, 0))
-        right = jnp.sum(((logits > 0) == (labels == 1)) & counted)
-        sums[f'correct_{name}'] = right / jnp.sum(counted) * count
-      else:
-        each = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        sums[f'loss_{name}'] = jnp.sum(each)
-        sums[f'correct_{name}'] = jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+      found = classifier.sum_losses(logits, labels, several=several)
+      sums[f'loss_{name}'], sums[f'correct_{name}'] = found
     total = jnp.sum(jnp.stack([sums[f'loss_{name}'] for name in layers])) / count
     return total, sums
 
@@ -204,27 +180,27 @@ def make_batches(
 ) -> tasks.Batches:
   """Returns this host's rows of the batches of some steps, shuffled anew in every epoch."""
   for step in range(start, stop):
-    indices = np.array(
-      [
-        streams.record_index(len(found), seed=seed, position=step * batch_size + row)
-        for row in rows
-      ]
-    )
-    rows_of = {layer: found.rows(layer, indices) for layer in found.layers}
-    yield {**rows_of, feature_cache.LABEL: found.labels[indices]}
+    places = [step * batch_size + row for row in rows]
+    indices = [streams.record_index(len(found), seed=seed, position=place) for place in places]
+    yield found.take(np.array(indices))
 
 
 def make_evaluation(
   found: feature_cache.Features,
+  names: tuple[str, ...],
   *,
   several: bool,
-  batch_size: int,
-  report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]],
+  config: ml_collections.ConfigDict,
+  report: Callable[..., dict[str, Any]] | None = None,
 ) -> tasks.RowEvaluation:
   """Builds a pass over all rows of a cache: class scores `[n, K]` of each layer, and `label`.
 
   Where images have one class the rows hold, instead of scores, the rank of the label.
+
+  Args:
+    report: `probing.detail`; None: `report_best`.
   """
+  batch_size = config.eval_batch_size
 
   def batches() -> tasks.Batches:
     own = jax.process_count(), jax.process_index()
@@ -232,48 +208,25 @@ def make_evaluation(
     for first in range(0, len(found), batch_size):
       indices = np.arange(first + own[1] * share, first + (own[1] + 1) * share)
       mask = (indices < len(found)).astype(np.float32)
-      indices = np.minimum(indices, len(found) - 1)
-      rows = {layer: found.rows(layer, indices) for layer in found.layers}
-      yield {**rows, feature_cache.LABEL: found.labels[indices], 'mask': mask}
+      yield {**found.take(np.minimum(indices, len(found) - 1)), 'mask': mask}
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     label = batch[feature_cache.LABEL]
     rows: tasks.Totals = {feature_cache.LABEL: label}
     for layer in found.layers:
       logits = compute_logits(params[layer], batch[layer])
-      if several:
-        rows[layer] = logits
-      else:
-        own = jnp.take_along_axis(logits, label[:, None], axis=1)
-        rank = jnp.sum(logits >= own, axis=1) - 1  # ties count against it
-        good = jnp.all(jnp.isfinite(logits), axis=1)
-        rows[layer] = jnp.where(good, rank, logits.shape[1])
+      rows[layer] = logits if several else classifier.rank_labels(logits, label)
     return rows
 
-  return tasks.RowEvaluation(batches, measure, report)
+  described = functools.partial(report or report_best, names=names, several=several)
+  return tasks.RowEvaluation(batches, measure, described)
 
 
-def detail(
-  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool, interval: bool = True
-) -> dict[str, Any]:
-  """Scores the rows of a pass, layer by layer and class by class; see `probing.score`."""
-  labels = rows[feature_cache.LABEL]
-  layers = {}
-  for layer, found in rows.items():
-    if layer != feature_cache.LABEL:
-      layers[layer] = (
-        probing.score(found, labels, names, interval=interval)
-        if several
-        else probing.score_ranks(found, labels, names)
-      )
-  return {'layers': layers, 'val_count': len(labels)}
-
-
-def report(
+def report_best(
   rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool
 ) -> dict[str, Any]:
   """Returns the logged figures: of each layer, and of the best one."""
   kind = 'map' if several else 'accuracy'
-  found = detail(rows, names=names, several=several, interval=False)
+  found = probing.detail(rows, names=names, several=several, interval=False)
   figures = {f'val_{kind}_{layer}': each[kind] for layer, each in found['layers'].items()}
   return {f'val_{kind}': max(figures.values()), **figures, 'val_count': found['val_count']}

@@ -61,12 +61,7 @@ def find_windows(layer: str, side: int, pooled: int, *, kind: str) -> list[tuple
 
 
 def pool(maps: jax.Array, layer: str, *, kind: str, dimensions: int) -> jax.Array:
-  """Pools square maps float32 `[B, side, side, C]` to `[B, pooled, pooled, C]`.
-
-  Raises:
-    CfnError: an unknown kind.
-  """
-  check_kind(kind)
+  """Pools square maps float32 `[B, side, side, C]` to `[B, pooled, pooled, C]`; see `KINDS`."""
   side, channels = maps.shape[1], maps.shape[3]
   pooled = pooled_side(side, channels, kind=kind, dimensions=dimensions)
   if pooled == side:

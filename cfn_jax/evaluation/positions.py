@@ -5,6 +5,7 @@ position of each tile, p(S | tiles) = product of p(cell | tile). What such a pro
 how much position the features hold; solve.py compares it with the network.
 """
 
+import contextlib
 import functools
 import pathlib
 from collections.abc import Mapping
@@ -16,29 +17,12 @@ import ml_collections
 import numpy as np
 
 from cfn_jax.data import feed, pipeline
-from cfn_jax.evaluation import (
-  feature_cache,
-  features,
-  identity,
-  linear_task,
-  probing,
-  runs,
-)
+from cfn_jax.evaluation import feature_cache, features, identity, linear_task, probing
 from cfn_jax.jigsaw import transform
-from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
 
 LAYER = 'fc6'
-
-
-def see_tiles(weights: weights_lib.Weights, params: Any, tiles: jax.Array) -> jax.Array:
-  """Returns fc6 `[B, T, D]` of tiles uint8 `[B, T, h, w, 3]`, under parameters of the CFN."""
-  network = networks.make_network(weights, dropout=0.0)
-  prepared = weights.input.prepare(tiles)
-  found: Any = network.apply({'params': params}, prepared, method='features')
-  return jnp.asarray(found)
 
 
 def extract(
@@ -54,12 +38,9 @@ def extract(
     readers: `training`, visited in its endless order, and `validation`.
     visits: leaves the tiles in reading order.
   """
-  mesh = devices.make_mesh(config.num_devices)
-  devices.check_batch(config.eval_batch_size, mesh.size, field='eval_batch_size')
-  made = config.features
 
   def measure(params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:
-    found = see_tiles(weights, params, batch['tiles'])
+    found = features.see_tiles(weights, params, batch['tiles'])
     cells = jnp.arange(found.shape[1], dtype=jnp.int32)
     return {LAYER: found, feature_cache.LABEL: jnp.broadcast_to(cells, found.shape[:2])}
 
@@ -75,20 +56,16 @@ def extract(
       'seed': reader.seed,
       'puzzles': repr(visits.geometry),
       'on_bad_image': reader.on_bad_image,
-      'dtype': made.dtype,
-      'matmul_precision': config.matmul_precision,
     }
-    cache = feature_cache.open_cache(
-      folder, which, content, images=count, part_images=made.part_images
-    )
-    if feature_cache.count_parts(cache) < cache.parts():
-      runs.say(f'{folder.parent.name}: extracting fc6 of the tiles of {count:,} {which} images')
     images = feed.Feed(
       reader, visits, feed.make_loading(config), config.eval_batch_size, limit=count
     )
     batches = functools.partial(_make_batches, images, which, count)
+    what = f'{folder.parent.name}: extracting fc6 of the tiles of {count:,} {which} images'
     found.append(
-      features.extract(measure, weights.params, batches, cache, mesh=mesh, dtype=made.dtype)
+      probing.fill_cache(
+        config, measure, weights.params, batches, folder / which, content, images=count, what=what
+      )
     )
   return probing.Extracted(*found)
 
@@ -98,25 +75,20 @@ def _make_batches(images: feed.Feed, which: str, count: int, first: int) -> task
     made = images.train(first // images.batch_size, -(-count // images.batch_size))
   else:
     made = images.evaluate(first)
-  try:
+  with contextlib.closing(made):
     for batch in made:
-      tiles = batch['tiles']
-      yield {'tiles': tiles, 'mask': batch.get('mask', np.ones(len(tiles), np.float32))}
-  finally:
-    made.close()
+      yield {'mask': np.ones(len(batch['tiles']), np.float32), **batch}
 
 
 def make_task(
   config: ml_collections.ConfigDict, extracted: probing.Extracted, cells: int, label: str
 ) -> tasks.Task:
   """Builds the task of the probe: a tile's feature to the cell it was in, one of `cells`."""
-  names = tuple(f'cell {cell}' for cell in range(cells))
   return linear_task.make_task(
     config,
     extracted,
-    classes=cells,
+    names=tuple(f'cell {cell}' for cell in range(cells)),
     several=False,
-    report=functools.partial(linear_task.report, names=names, several=False),
     summary=[
       ('run', f'{label}: a linear probe of the position of single tiles on their fc6'),
       ('training', f'{len(extracted.training):,} tiles'),

@@ -4,9 +4,10 @@ Between labelled.py, trunks.py and features.py below, and linear_probe.py, svm.p
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
@@ -17,6 +18,7 @@ from cfn_jax.data import feed, views
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import feature_cache, features, labelled, runs, scores, tables, trunks
 from cfn_jax.training import devices, metrics
+from cfn_jax.training import task as tasks
 
 Figures = dict[str, Any]
 
@@ -28,25 +30,28 @@ class Extracted:
   training: feature_cache.Features
   testing: feature_cache.Features
 
+  def identity(self) -> dict[str, Any]:
+    """Returns what they are of, as plain values."""
+    return {
+      'training features': dict(self.training.cache.identity),
+      'test features': dict(self.testing.cache.identity),
+    }
+
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
   """Data, weights and views.
 
   Attributes:
-    extractors: by run: `pretrained`, `random`.
-    labels: how tables call the runs.
-    origins: where the weights come from, by label.
+    started: the weights by run: `pretrained`, `random`.
+    extractors: of those weights.
     views: of the training images; those of the test are single and from the centre.
-    several: an image has several classes.
   """
 
   data: labelled.Labelled
+  started: Mapping[str, trunks.Trunk]
   extractors: Mapping[str, features.Extractor]
-  labels: Mapping[str, str]
-  origins: Mapping[str, Any]
   views: views.MakeViews
-  several: bool
 
 
 def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, draws: int) -> Probe:
@@ -70,7 +75,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
       f"views.draws = {draws}: all views are alike with views.crop = 'centre'; take 1, "
       "views.mirror = True, or views.crop = 'random'"
     )
-  started = trunks.open_compared(config, features.draw_baseline)
+  started = trunks.open_compared(config, features.DRAWN)
   extractors = {
     name: features.make_extractor(
       each,
@@ -85,15 +90,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
   # Deviation: views of training images are drawn once: they stay the same in every epoch.
   transform = views.MakeViews(crop, view.view_px, view.resize_px, view.resize, mirror, draws)
   data = labelled.open_labelled(config, several=config.several, min_side_px=view.resize_px)
-  labels = {name: each.label() for name, each in started.items()}
-  return Probe(
-    data,
-    extractors,
-    labels,
-    {labels[name]: each.origin for name, each in started.items()},
-    transform,
-    config.several,
-  )
+  return Probe(data, started, extractors, transform)
 
 
 def extract(
@@ -101,62 +98,100 @@ def extract(
 ) -> Extracted:
   """Extracts the features of both splits for one run, or opens those that are there."""
   centre = dataclasses.replace(probe.views, crop='centre', mirror=False, draws=1)
-  found = []
+  extractor, data, found = probe.extractors[name], probe.data, []
   for which, split, view, limit in (
-    ('training', probe.data.training, probe.views, 0),
-    ('test', probe.data.testing, centre, config.data.val_max_images),
+    ('training', data.training, probe.views, 0),
+    ('test', data.testing, centre, config.data.val_max_images),
   ):
     transform = dataclasses.replace(view, labels=split.labels)
-    found.append(_extract_split(probe, name, which, split, transform, limit, config, workdir))
+    count = min(limit or len(split.reader.source), len(split.reader.source))
+    content = extractor.identity() | {
+      'images fingerprint': split.fingerprint,
+      'classes': list(data.class_names),
+      'views': [transform.crop, transform.resize, transform.resize_px, transform.mirror],
+      'draws': transform.draws,
+      'seed': config.seed,
+      'on_bad_image': config.data.on_bad_image,
+    }
+    images = feed.Feed(
+      split.reader, transform, feed.make_loading(config), config.eval_batch_size, limit=count
+    )
+    images.bad.open(workdir)
+    filled = fill_cache(
+      config,
+      extractor.measure,
+      extractor.params(),
+      images.evaluate,
+      workdir / 'features' / f'{name}-{which}',
+      content,
+      images=count,
+      what=f'{name}: extracting the features of {count:,} {which} images',
+    )
+    found.append(filled)
   return Extracted(*found)
 
 
-def _extract_split(
-  probe: Probe,
-  name: str,
-  which: str,
-  split: labelled.Split,
-  transform: views.MakeViews,
-  limit: int,
+def fill_cache(
   config: ml_collections.ConfigDict,
-  workdir: pathlib.Path,
+  measure: features.Measure,
+  params: Any,
+  batches: Callable[[int], tasks.Batches],
+  path: pathlib.Path,
+  content: Mapping[str, Any],
+  *,
+  images: int,
+  what: str,
 ) -> feature_cache.Features:
-  extractor, made = probe.extractors[name], config.features
-  count = min(limit or len(split.reader.source), len(split.reader.source))
-  content = {
-    **extractor.identity(),
-    'images fingerprint': split.fingerprint,
-    'classes': list(probe.data.class_names),
-    'views': [transform.crop, transform.resize, transform.resize_px, transform.mirror],
-    'draws': transform.draws,
-    'seed': config.seed,
-    'on_bad_image': config.data.on_bad_image,
-    'dtype': made.dtype,
-    'matmul_precision': config.matmul_precision,
-  }
-  cache = feature_cache.open_cache(
-    workdir / 'features',
-    f'{name}-{which}',
-    content,
-    images=count,
-    part_images=made.part_images,
-  )
-  images = feed.Feed(
-    split.reader, transform, feed.make_loading(config), config.eval_batch_size, limit=count
-  )
-  images.bad.open(workdir)
-  mesh = devices.make_mesh(config.num_devices)
+  """Extracts features into a cache, or opens those that are there; see `features.extract`.
+
+  Args:
+    path: the folder of the cache, without the digest in its name.
+    content: what they are of, besides how they are computed and kept.
+    what: said where there is something to do.
+  """
+  mesh, made = devices.make_mesh(config.num_devices), config.features
   devices.check_batch(config.eval_batch_size, mesh.size, field='eval_batch_size')
-  if feature_cache.count_parts(cache) < cache.parts():
-    runs.say(f'{name}: extracting the features of {count:,} {which} images into {cache.folder}')
-  return features.extract(
-    features.make_measure(extractor),
-    extractor.params(),
-    images.evaluate,
-    cache,
-    mesh=mesh,
-    dtype=made.dtype,
+  computed = {'dtype': made.dtype, 'matmul_precision': config.matmul_precision}
+  cache = feature_cache.open_cache(
+    path.parent, path.name, {**content, **computed}, images=images, part_images=made.part_images
   )
+  if feature_cache.count_parts(cache) < cache.parts():
+    runs.say(f'{what} into {cache.folder}')
+  return features.extract(measure, params, batches, cache, mesh=mesh, dtype=made.dtype)
+
+
+def execute(
+  probe: Probe,
+  config: ml_collections.ConfigDict,
+  judge: Callable[[str, Extracted, pathlib.Path], Figures],
+  what: str,
+  workdir: pathlib.Path,
+) -> dict[str, Figures]:
+  """Judges the features of each run, and presents the figures.
+
+  Args:
+    judge: (run's name, its features, its folder) to `layers`, figures by layer, and `val_count`.
+    what: the title of the table.
+  """
+  layers, labels = tuple(config.layers), {n: each.label() for n, each in probe.started.items()}
+  found = {
+    name: judge(name, extract(probe, name, config, workdir), workdir / name)
+    for name in probe.extractors
+  }
+
+  def show(found: Mapping[str, Figures]) -> None:
+    count = next(iter(found.values()))['val_count']
+    rows = make_rows(found, labels, layers, several=config.several)
+    tables.show(f'{what}, in %, {count:,} test images', layers, [rows])
+
+  charts: runs.Charts = {}
+  if config.several:
+    for layer in layers:
+      rows = {label: found[name]['layers'][layer]['per_class'] for name, label in labels.items()}
+      charts[f'average_precision_{layer}.png'] = rows
+  origins = {each.label(): each.origin for each in probe.started.values()}
+  runs.present(config, workdir, found, origins=origins, show=show, charts=charts)
+  return found
 
 
 def score(
@@ -194,6 +229,20 @@ def score_ranks(ranks: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -
   }
 
 
+def detail(
+  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool, interval: bool = True
+) -> Figures:
+  """Scores `label` and, layer by layer, class scores `[n, K]` or, of one class, ranks `[n]`."""
+  labels = rows[feature_cache.LABEL]
+  judge = functools.partial(score, interval=interval) if several else score_ranks
+  layers = {
+    layer: judge(found, labels, names)
+    for layer, found in rows.items()
+    if layer != feature_cache.LABEL
+  }
+  return {'layers': layers, 'val_count': len(labels)}
+
+
 def make_rows(
   found: Mapping[str, Any], labels: Mapping[str, str], layers: tuple[str, ...], *, several: bool
 ) -> list[tables.Row]:
@@ -216,15 +265,3 @@ def _write(figures: Figures, kind: str) -> str | float | None:
   if figures.get(f'{kind}_low') is not None:
     return tables.write_interval(figures, kind)
   return None if figures.get(kind) is None else 100 * figures[kind]
-
-
-def make_charts(probe: Probe, found: Mapping[str, Any], layers: tuple[str, ...]) -> runs.Charts:
-  """Returns the bar charts of each class: a picture for each layer, a row for each run."""
-  if not probe.several:
-    return {}
-  return {
-    f'average_precision_{layer}.png': {
-      label: found[name]['layers'][layer]['per_class'] for name, label in probe.labels.items()
-    }
-    for layer in layers
-  }

@@ -7,7 +7,6 @@ The authors' solver; the same loop.
 """
 
 import dataclasses
-import functools
 
 import ml_collections
 
@@ -57,7 +56,6 @@ def make_run(config: ml_collections.ConfigDict, data: labelled.Labelled) -> runs
   """
   view, test, model = config.views, config.test, config.model
   made = make_classifier(config, data.class_names)
-  made.check()
   views_of = views.MakeViews(view.crop, view.view_px, view.resize_px, view.resize, view.mirror)
   if view.crop == 'whole' and test.draws > 1 and not test.mirror:
     raise CfnError(
@@ -67,26 +65,17 @@ def make_run(config: ml_collections.ConfigDict, data: labelled.Labelled) -> runs
   once = dataclasses.replace(
     views_of, crop='whole' if view.crop == 'whole' else 'centre', mirror=False, draws=1
   )
-  test_views = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
-  quick, several = (testing.make_feed(config, data, each) for each in (once, test_views))
-  evaluate = functools.partial(testing.make_evaluation, made, average=test.average)
-  task = classifier.make_task(
+  several = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
+  return testing.make_run(
     config,
     made,
     data,
-    name='recognition',
-    train_views=views_of,
-    testing=quick,
-    evaluation=evaluate(quick, report=testing.make_report(made)),
-    run=model.name,
-  )
-  detailed = testing.make_report(made, detailed=True)
-  return runs.Run(
     model.name,
-    task,
-    evaluate(quick, report=detailed),
-    {'test images shown': data.shown(config.data.val_max_images)},
-    also={'several_views': evaluate(several, report=detailed)} if test.draws > 1 else {},
+    views=views_of,
+    once=once,
+    finals={'': once} | ({'several_views': several} if test.draws > 1 else {}),
+    average=test.average,
+    summary=model.name,
   )
 
 

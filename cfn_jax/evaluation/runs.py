@@ -15,8 +15,9 @@ from typing import Any
 
 import jax
 import ml_collections
+from jax.sharding import Mesh
 
-from cfn_jax import terminal
+from cfn_jax import places, terminal
 from cfn_jax.evaluation import identity
 from cfn_jax.pictures import class_scores
 from cfn_jax.training import devices, loop, metrics, provenance, scoring, settings, stopping
@@ -36,16 +37,15 @@ class Run:
   Attributes:
     name: the folder under the evaluation's workdir.
     task: handed to the loop.
-    final: the one pass that returns the run's figures.
+    passes: at the end, by name: the figures of the one called '' are the run's own, those of others
+      stand under their names beside them.
     settings: what changes the figures but not the training, besides fields of the config.
-    also: further passes, whose figures stand under their names beside those of `final`.
   """
 
   name: str
   task: tasks.Task
-  final: scoring.AnyEvaluation
+  passes: Mapping[str, scoring.AnyEvaluation]
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  also: Mapping[str, scoring.AnyEvaluation] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,30 +80,29 @@ def execute(
 ) -> dict[str, Figures]:
   """Does what is left of a plan, writes results.json, prints the table and draws the charts."""
   found = {run.name: execute_run(run, config, workdir / run.name) for run in plan.runs}
-  write_results(config, workdir, found, origins=plan.origins, published=plan.published)
-  if not jax.process_index():
-    plan.show(found)
-  close(workdir, plan.charts(found))
+  present(
+    config,
+    workdir,
+    found,
+    origins=plan.origins,
+    show=plan.show,
+    charts=plan.charts(found),
+    published=plan.published,
+  )
   return found
 
 
-def close(workdir: pathlib.Path, charts: Charts) -> None:
-  """Draws the bar charts of an evaluation, and says where everything is, on the first host."""
-  if jax.process_index():
-    return
-  class_scores.draw_charts(workdir, charts)
-  terminal.say(f'everything is in {workdir}')
-
-
-def write_results(
+def present(
   config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
   found: Mapping[str, Figures],
   *,
   origins: Mapping[str, Any],
-  published: Mapping[str, Any],
+  show: Callable[[Mapping[str, Figures]], None],
+  charts: Charts | None = None,
+  published: Mapping[str, Any] | None = None,
 ) -> None:
-  """Writes what an evaluation found, and how, on the first host."""
+  """Writes results.json, prints the table and draws the charts, on the first host; see `Plan`."""
   if jax.process_index():
     return
   metrics.write_json(
@@ -116,10 +115,13 @@ def write_results(
       'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
       'weights': weights_lib.json_ready(dict(origins)),
       'runs': dict(found),
-      'published': dict(published),
+      'published': dict(published or {}),
       'config': config.to_dict(),
     },
   )
+  show(found)
+  class_scores.draw_charts(workdir, charts or {})
+  terminal.say(f'everything is in {workdir}')
 
 
 def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Path) -> Figures:
@@ -130,23 +132,24 @@ def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Pat
     params = checkpoints.read_params(folder, step=str(config.num_steps))
     mesh = devices.make_mesh(config.num_devices)
     placed = devices.replicate(params, mesh)
-    scored: dict[str, Any] = {}
-    with stopping.Stopping() as stop:
-      for name, evaluation in {'': run.final, **run.also}.items():
-        found = scoring.make_score(evaluation, mesh)(placed, stop)
-        if found is None:
-          raise stop.make_error(
-            f'{run.name} is trained, not scored; the same command resumes there'
-          )
-        scored |= {name: found} if name else found
-    return scored
+    return score(run.passes, placed, mesh, kept=f'{run.name} is trained, not scored')
 
-  return remember(run.name, identify(run, config), folder, compute)
+  settings = {**run.task.fingerprint, **identity.describe(config), **run.settings}
+  return remember(run.name, settings, folder, compute)
 
 
-def identify(run: Run, config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns all that the figures of a run depend on, as plain values."""
-  return {**run.task.fingerprint, **identity.describe(config), **run.settings}
+def score(
+  passes: Mapping[str, scoring.AnyEvaluation], params: Any, mesh: Mesh, *, kept: str
+) -> Figures:
+  """Runs passes on parameters, see `Run.passes`; raises Stopped, with what is kept, on a signal."""
+  figures: Figures = {}
+  with stopping.Stopping() as stop:
+    for name, evaluation in passes.items():
+      found = scoring.make_score(evaluation, mesh)(params, stop)
+      if found is None:
+        raise stop.make_error(f'{kept}; the same command resumes there')
+      figures |= {name: found} if name else found
+  return figures
 
 
 def remember(
@@ -155,8 +158,8 @@ def remember(
   """Computes figures, or reads those that were found before with the same settings."""
   path = folder / 'result.json'
   wanted = json.loads(json.dumps(dict(settings)))
-  before = _read(path)
-  if not stopping.any_host(before.get('settings') != wanted):
+  before = places.read_json(path)
+  if not stopping.any_host(before.get('settings') != wanted or 'figures' not in before):
     say(f'{name}: done before, {path}')
     done: Figures = before['figures']
     return done
@@ -175,14 +178,6 @@ def make_plain(value: Any) -> Any:
   if isinstance(value, list | tuple):
     return [make_plain(each) for each in value]
   return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    values = json.loads(path.read_text(encoding='utf8'))
-  except (OSError, ValueError):
-    return {}
-  return values if isinstance(values, dict) and 'figures' in values else {}
 
 
 def say(message: str) -> None:

@@ -49,8 +49,7 @@ def average_precision(
   >>> average_precision(np.array([3.0, 2.0, 1.0]), np.array([1, 0, 1]))
   0.8333333333333333
   """
-  precision, recall = _curve(scores, labels, tie_margin)
-  return float(np.sum(np.diff(recall, prepend=0.0) * precision)) if len(recall) else math.nan
+  return float(_area(*_curve(scores, labels, tie_margin))[0])
 
 
 def eleven_point_precision(
@@ -64,35 +63,52 @@ def eleven_point_precision(
   0.8485
   """
   precision, recall = _curve(scores, labels, tie_margin)
-  if not len(recall):
+  if np.isnan(recall).any():
     return math.nan
   best = [np.max(precision[recall >= t / 10], initial=0.0) for t in range(11)]
   return float(np.mean(best))
 
 
 def _curve(
-  scores: np.ndarray, labels: np.ndarray, tie_margin: float
+  scores: np.ndarray,
+  labels: np.ndarray,
+  tie_margin: float = TIE_MARGIN,
+  times: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns precision and recall at each distinct score, the highest first; empty: no positive."""
+  """Returns precision and recall `[draws, m]` at each distinct score, the highest first.
+
+  Recall is nan in a draw without a positive.
+
+  Args:
+    times: `[draws, n]`, how often each example counts; None: one draw, each once.
+  """
   scores, labels = np.asarray(scores, np.float64), np.asarray(labels)
   if scores.ndim != 1 or scores.shape != labels.shape:
     raise ValueError(f'scores {list(scores.shape)} and labels {list(labels.shape)}: one of each')
   others = np.setdiff1d(labels, (0, 1, IGNORED))
   if len(others):
     raise ValueError(f'label {others[0]}: 1, 0 or {IGNORED} (ignored)')
+  if times is None:
+    times = np.ones((1, len(scores)), np.int64)
   counted = labels != IGNORED
   scores, positive = scores[counted], labels[counted] == 1
   if not np.all(np.isfinite(scores)):
     raise ValueError(f'{np.sum(~np.isfinite(scores))} of {len(scores)} scores are not finite')
   if not positive.any():
-    return np.empty(0), np.empty(0)
+    return np.ones((len(times), 1)), np.full((len(times), 1), math.nan)
   scores = scores - tie_margin * positive
   order = np.argsort(-scores, kind='stable')
-  scores, positive = scores[order], positive[order]
-  last = np.append(np.diff(scores) != 0, True)  # the last of equal scores stands for them all
-  found = np.cumsum(positive)[last]
-  shown = np.flatnonzero(last) + 1
-  return found / shown, found / positive.sum()
+  last = np.append(np.diff(scores[order]) != 0, True)  # of equal scores it stands for them all
+  times = times[:, counted][:, order]
+  shown = np.cumsum(times, axis=1)[:, last]
+  found = np.cumsum(times * positive[order], axis=1)[:, last]
+  total = found[:, -1:]
+  return found / np.maximum(shown, 1), found / np.where(total > 0, total, math.nan)
+
+
+def _area(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
+  """Returns the areas `[draws]` under curves."""
+  return np.sum(np.diff(recall, axis=1, prepend=0.0) * precision, axis=1)
 
 
 def score_classes(
@@ -142,38 +158,14 @@ def bootstrap_mean(
   for start in range(0, draws, 100):
     size = min(100, draws - start)
     times = rng.multinomial(count, np.full(count, 1 / count), size=size)  # [draws, n]
-    found = [_weighted_precision(scores[:, k], labels[:, k], times) for k in range(classes)]
-    means.append(_mean_of_known(np.stack(found)))
+    areas = [_area(*_curve(scores[:, k], labels[:, k], times=times)) for k in range(classes)]
+    means.append(np.ma.masked_invalid(areas).mean(axis=0).filled(math.nan))
   low, high = np.nanquantile(np.concatenate(means), (0.025, 0.975))
   return float(low), float(high)
 
 
-def _weighted_precision(scores: np.ndarray, labels: np.ndarray, times: np.ndarray) -> np.ndarray:
-  """Returns average precision `[draws]` where image i counts `times[:, i]` times."""
-  counted = labels != IGNORED
-  positive = labels[counted] == 1
-  scores = np.asarray(scores, np.float64)[counted] - TIE_MARGIN * positive
-  order = np.argsort(-scores, kind='stable')
-  last = np.append(np.diff(scores[order]) != 0, True)
-  weights = times[:, counted][:, order]
-  shown = np.cumsum(weights, axis=1)[:, last]
-  found = np.cumsum(weights * positive[order], axis=1)[:, last]
-  total = found[:, -1:]
-  steps = np.diff(found, axis=1, prepend=0) * found / np.maximum(shown, 1)
-  return np.where(total[:, 0] > 0, steps.sum(1) / np.maximum(total[:, 0], 1), math.nan)
-
-
-def _mean_of_known(values: np.ndarray) -> np.ndarray:
-  """Averages `[K, draws]` over the classes that are not nan; nan where all are."""
-  known = ~np.isnan(values)
-  count = known.sum(0)
-  return np.where(count > 0, np.where(known, values, 0).sum(0) / np.maximum(count, 1), math.nan)
-
-
-def score_ranks(
-  ranks: np.ndarray, labels: np.ndarray, class_names: Sequence[str], *, k: int = 1
-) -> ClassScores:
-  """Returns the share of each class's examples whose rank is below k, and the classes without any.
+def score_ranks(ranks: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> ClassScores:
+  """Returns the share of each class's examples whose rank is 0, and the classes without any.
 
   Args:
     ranks: int `[n]`, see `rank_labels`.
@@ -182,7 +174,7 @@ def score_ranks(
   found = {}
   for index, name in enumerate(class_names):
     own = ranks[labels == index]
-    found[name] = float(np.mean(own < k)) if len(own) else math.nan
+    found[name] = float(np.mean(own < 1)) if len(own) else math.nan
   return _average(found)
 
 

@@ -21,18 +21,10 @@ import optax
 from cfn_jax import fields
 from cfn_jax.data import feed
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import (
-  features,
-  identity,
-  linear_task,
-  positions,
-  runs,
-  solvers,
-  tables,
-)
+from cfn_jax.evaluation import features, identity, linear_task, positions, runs, solvers, tables
 from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import solving
-from cfn_jax.training import devices, loop, scoring, settings, stopping
+from cfn_jax.training import devices, loop, settings
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints, networks
 from cfn_jax.transfer import weights as weights_lib
@@ -67,11 +59,13 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
     found = {
       name: run(config, solver, name, workdir / name, label=labels[name]) for name in solver.started
     }
-    origins = {config.weights: origin}
-    runs.write_results(config, workdir, found, origins=origins, published={})
-    if not jax.process_index():
-      show(found, solver, labels)
-    runs.close(workdir, {})
+    runs.present(
+      config,
+      workdir,
+      found,
+      origins={config.weights: origin},
+      show=lambda found: show(found, solver, labels),
+    )
     return found
 
   return execute
@@ -98,29 +92,16 @@ def run(
     loop.run(task, config, folder / 'positions')
     probe = checkpoints.read_params(folder / 'positions', step=str(config.num_steps))
     placed = devices.replicate({'network': weights.params, 'probe': probe}, mesh)
-    figures: dict[str, Any] = {}
     sets = {'': solver.permutations}
     if len(solver.outside) > 1:
       sets['outside'] = solver.outside
-    with stopping.Stopping() as stop:
-      for which, shown in sets.items():
-        evaluation = make_evaluation(config, solver, weights, shown)
-        found = scoring.make_score(evaluation, mesh)(placed, stop)
-        if found is None:
-          raise stop.make_error('the position probe is trained; the same command resumes there')
-        figures |= {which: found} if which else found
-      names = tuple(f'cell {cell}' for cell in range(solver.tiles))
-      final = linear_task.make_evaluation(
-        extracted.testing,
-        several=False,
-        batch_size=config.eval_batch_size,
-        report=lambda rows: linear_task.report(rows, names=names, several=False),
-      )
-      single = scoring.make_score(final, mesh)(placed['probe'], stop)
-    if single is None:
-      raise stop.make_error('the position probe is trained; the same command resumes there')
-    figures['single_tile_accuracy'] = single['val_accuracy']
-    return figures
+    passes = {
+      which: make_evaluation(config, solver, weights, shown) for which, shown in sets.items()
+    }
+    kept = 'the position probe is trained'
+    figures = runs.score(passes, placed, mesh, kept=kept)
+    single = runs.score({'': task.evaluations['val']}, placed['probe'], mesh, kept=kept)
+    return figures | {'single_tile_accuracy': single['val_accuracy']}
 
   settings = {
     **task.fingerprint,
@@ -161,7 +142,7 @@ def make_evaluation(
     logits: Any = network.apply({'params': params['network']}, prepared, truth)  # [B, k, N]
     share = jax.nn.softmax(logits[..., : len(every)])  # fc8 may have more outputs
     chances = jnp.einsum('bkn,nij->bkij', share, every, precision='highest')
-    found = positions.see_tiles(weights, params['network'], tiles)
+    found = features.see_tiles(weights, params['network'], tiles)
     single = positions.predict(params['probe'], found)  # [B, T, T]: of tiles in reading order
     single = jax.vmap(lambda table, orders: table[orders])(single, truth)  # [B, k, T, T]
     product = jnp.einsum('bkij,nij->bkn', single, every, precision='highest')

@@ -77,8 +77,8 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
   permutations = find_permutations(weights, path)
   own = complete_config(weights.origin.get('config'), config, path)
   fields.check_numbers(own, pretexts.LIMITS)
-  training, validation = sources.open_config(own.data)
-  for which, source in (('training', training), ('validation', validation)):
+  splits = dict(zip(('training', 'validation'), sources.open_config(own.data)))
+  for which, source in splits.items():
     if not len(source):
       raise CfnError(f'{source.description}: there are no {which} images')
   readers = {
@@ -88,7 +88,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
       min_side_px=own.puzzle['crop_px' if own.puzzle.crop_mode == 'whole' else 'resize_px'],
       on_bad_image=own.data.on_bad_image,
     )
-    for which, source in (('training', training), ('validation', validation))
+    for which, source in splits.items()
   }
   started = {'pretrained': weights}
   if config.baseline:

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import pathlib
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,7 +21,6 @@ from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity, probing, runs, scores
 
 LENGTH_EPSILON = 1e-5  # added to the length that features are divided by
-Score = Callable[[np.ndarray], np.ndarray]
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -52,18 +50,12 @@ def run(
 ) -> dict[str, Any]:
   """Trains and scores the SVMs of every layer; what was found before is not repeated."""
   c, layers = config.svm, {}
-  settings = {
-    **identity.describe(config),
-    'training features': dict(extracted.training.cache.identity),
-    'test features': dict(extracted.testing.cache.identity),
-  }
+  settings = identity.describe(config) | extracted.identity()
   for layer in extracted.training.layers:
-    data = [
+    training, testing = (
       (normalize(found.rows(layer, range(len(found)))), found.labels)
       for found in (extracted.training, extracted.testing)
-    ]
-
-    each = {}
+    )
     with concurrent.futures.ThreadPoolExecutor(c.num_threads or os.cpu_count()) as pool:
       work = {
         name: pool.submit(
@@ -71,13 +63,11 @@ def run(
           f'SVM of {layer}, {name}',
           settings,
           folder / 'svm' / layer / f'{k:03d}',
-          functools.partial(score_class, c, data[0], data[1], k),
+          functools.partial(score_class, c, training, testing, k),
         )
         for k, name in enumerate(names)
       }
-      for name, future in work.items():
-        each[name] = future.result()
-    layers[layer] = summarize(each)
+      layers[layer] = summarize({name: future.result() for name, future in work.items()})
     runs.say(f'{folder.name}: SVMs on {layer}: mAP {layers[layer]["map"]:.2%}')
   return {'layers': layers, 'val_count': len(extracted.testing)}
 
@@ -95,13 +85,14 @@ def score_class(
     training, testing: features `[n, D]` and labels `[n, K]`.
     k: which class.
   """
-  x, positive = training[0], training[1][:, k] == 1
+  x, target = training[0], np.where(training[1][:, k] == 1, 1, -1)
+  from sklearn import exceptions
 
-  def fit(rows: np.ndarray, labels: np.ndarray, cost: float) -> Score:
-    return fit_svm(rows, labels, cost=cost, weight=c.positive_weight, iterations=c.max_iterations)
-
-  cost, means = choose_cost(x, positive, costs=tuple(c.costs), folds=c.folds, fit=fit)
-  found, labels = fit(x, positive, cost)(testing[0]), testing[1][:, k]
+  with warnings.catch_warnings():  # a cost at which it does not converge loses in the folds
+    warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
+    cost, means = choose_cost(c, x, target)
+    fitted = make_svm(c, cost).fit(x, target)
+  found, labels = fitted.decision_function(testing[0]), testing[1][:, k]
   return {
     'cost': cost,
     'folds': means,
@@ -134,52 +125,44 @@ def normalize(x: np.ndarray) -> np.ndarray:
   return x / (lengths + np.float32(LENGTH_EPSILON))
 
 
-def fit_svm(
-  x: np.ndarray, positive: np.ndarray, *, cost: float, weight: float, iterations: int
-) -> Score:
-  """Trains a linear SVM, and returns its decision function: `[n, D]` to `[n]`."""
-  from sklearn import exceptions, svm
+def make_svm(c: ml_collections.ConfigDict, cost: float) -> Any:
+  """Builds a linear SVM of scikit-learn's, as the section `svm` of the config says."""
+  from sklearn import svm
 
-  made = svm.LinearSVC(
+  return svm.LinearSVC(
     C=cost,
-    class_weight={1: weight, -1: 1.0},
+    class_weight={1: c.positive_weight, -1: 1.0},
     loss='squared_hinge',
     penalty='l2',
     tol=1e-4,
-    max_iter=iterations,
+    max_iter=c.max_iterations,
     dual=True,
     random_state=0,
   )
-  with warnings.catch_warnings():  # a cost at which it does not converge loses in the folds
-    warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
-    made.fit(x, np.where(positive, 1, -1))
-  decide: Score = made.decision_function
-  return decide
 
 
 def choose_cost(
-  x: np.ndarray,
-  positive: np.ndarray,
-  *,
-  costs: tuple[float, ...],
-  folds: int,
-  fit: Callable[[np.ndarray, np.ndarray, float], Score],
+  c: ml_collections.ConfigDict, x: np.ndarray, target: np.ndarray
 ) -> tuple[float, list[float]]:
   """Chooses the cost whose mean average precision over stratified folds is best; the first of ties.
 
+  Args:
+    x, target: features `[n, D]`, and 1 or -1 `[n]`.
+
   Returns:
-    The cost, and each cost's mean; no means where there is one cost, or too few positives.
+    The cost, and each cost's mean; no means where there is one cost, or too few of a side.
   """
-  if len(costs) == 1 or min(positive.sum(), len(positive) - positive.sum()) < folds:
-    return costs[0], []
+  if len(c.costs) == 1 or min(np.sum(target == 1), np.sum(target == -1)) < c.folds:
+    return c.costs[0], []
   from sklearn import model_selection
 
-  splits = list(model_selection.StratifiedKFold(folds).split(x, positive))
+  def score(fitted: Any, x: np.ndarray, target: np.ndarray) -> float:
+    return scores.average_precision(fitted.decision_function(x), target == 1)
+
   means = []
-  for cost in costs:
-    found = [
-      scores.average_precision(fit(x[ours], positive[ours], cost)(x[held]), positive[held])
-      for ours, held in splits
-    ]
+  for cost in c.costs:
+    found = model_selection.cross_val_score(
+      make_svm(c, cost), x, target, cv=c.folds, scoring=score, error_score='raise'
+    )
     means.append(float(np.mean(found)))
-  return costs[int(np.argmax(means))], means
+  return c.costs[int(np.argmax(means))], means

@@ -1,37 +1,77 @@
-"""One pass over the test images of a classification, and the figures that its rows give.
+"""The run of a classification: its passes over test images, and the figures of their rows.
 
 Each image is counted once; the scores of several views of it are averaged on the device. Between
 the network (classifier.py) and the figures of merit (scores.py).
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import feed, views
+from cfn_jax.data import feed
+from cfn_jax.data import views as view_lib
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import classifier as classifiers
-from cfn_jax.evaluation import labelled, scores
-from cfn_jax.training import metrics
+from cfn_jax.evaluation import labelled, probing, runs, scores
 from cfn_jax.training import task as tasks
 
 AVERAGES = ('logits', 'softmax')
 
 
-def make_feed(
-  config: ml_collections.ConfigDict, data: labelled.Labelled, transform: views.MakeViews
-) -> feed.Feed:
-  """Builds the feed of the test images that a config names; the views of an image are averaged."""
-  return feed.Feed(
-    data.testing.reader,
-    transform,
-    feed.make_loading(config),
-    config.eval_batch_size,
-    limit=config.data.val_max_images,
+def make_run(
+  config: ml_collections.ConfigDict,
+  classifier: classifiers.Classifier,
+  data: labelled.Labelled,
+  name: str,
+  *,
+  views: view_lib.MakeViews,
+  once: view_lib.MakeViews,
+  finals: Mapping[str, view_lib.MakeViews],
+  average: str,
+  summary: str,
+) -> runs.Run:
+  """Builds the run that trains a classifier and scores it on the test images.
+
+  Args:
+    views: of the training images.
+    once: of the test images, in the pass that training makes at times.
+    finals: of the test images, in the passes at the end; see `runs.Run`.
+    average: of the views of an image, see `make_evaluation`.
+    summary: one line on what is trained.
+  """
+
+  def see(views: view_lib.MakeViews) -> feed.Feed:
+    return feed.Feed(
+      data.testing.reader,
+      dataclasses.replace(views, labels=data.testing.labels),
+      feed.make_loading(config),
+      config.eval_batch_size,
+      limit=config.data.val_max_images,
+    )
+
+  def evaluate(images: feed.Feed, *, detailed: bool = True) -> tasks.RowEvaluation:
+    report = make_report(classifier, detailed=detailed)
+    return make_evaluation(classifier, images, average=average, report=report)
+
+  testing = see(once)
+  task = classifiers.make_task(
+    config,
+    classifier,
+    data,
+    train_views=dataclasses.replace(views, labels=data.training.labels),
+    testing=testing,
+    evaluation=evaluate(testing, detailed=False),
+    run=summary,
   )
+  passes = {
+    which: evaluate(testing if each is once else see(each)) for which, each in finals.items()
+  }
+  count = len(data.testing.reader.source)
+  shown = min(config.data.val_max_images or count, count)
+  return runs.Run(name, task, passes, {'test images shown': shown})
 
 
 def make_evaluation(
@@ -47,20 +87,16 @@ def make_evaluation(
     average: 'logits' or 'softmax': of the views of an image.
 
   Raises:
-    CfnError: an unknown average, or one that several classes do not have.
+    CfnError: an unknown average.
   """
-  if average not in AVERAGES or (classifier.several and average != 'logits'):
-    allowed = 'logits' if classifier.several else ' or '.join(AVERAGES)
-    raise CfnError(f"test.average = '{average}': {allowed}")
+  if average not in AVERAGES:
+    raise CfnError(f"test.average = '{average}': {' or '.join(AVERAGES)}")
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     found, label = classifier.average(params, batch['image'], average), batch['label']
     if classifier.several:
       return {'scores': found, 'label': label}
-    own = jnp.take_along_axis(found, label[:, None], axis=1)
-    rank = jnp.sum(found >= own, axis=1) - 1  # ties count against it
-    good = jnp.all(jnp.isfinite(found), axis=1)
-    return {'rank': jnp.where(good, rank, found.shape[1]), 'label': label}
+    return {'rank': classifiers.rank_labels(found, label), 'label': label}
 
   return tasks.RowEvaluation(images.evaluate, measure, report)
 
@@ -77,38 +113,24 @@ def make_report(
   names = classifier.class_names
 
   def report(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    count = len(rows['label'])
+    labels = rows['label']
     if classifier.several:
-      area = scores.score_classes(rows['scores'], rows['label'], names)
-      points = scores.score_classes(
-        rows['scores'], rows['label'], names, scores.eleven_point_precision
-      )
-      figures: dict[str, Any] = {'val_map': area.mean, 'val_map_11_point': points.mean}
-      details: dict[str, Any] = {
-        'average_precision': area.per_class,
+      found = probing.score(rows['scores'], labels, names, interval=detailed)
+      points = scores.score_classes(rows['scores'], labels, names, scores.eleven_point_precision)
+      per_class = {
+        'average_precision': found['per_class'],
         'average_precision_11_point': points.per_class,
-        'positives': dict(zip(names, np.sum(rows['label'] == 1, axis=0).tolist())),
+        'positives': dict(zip(names, np.sum(labels == 1, axis=0).tolist())),
       }
     else:
-      area = scores.score_ranks(rows['rank'], rows['label'], names)
-      figures = {'val_accuracy': float(np.mean(rows['rank'] < 1))}
-      if len(names) > 5:
-        figures['val_top5_accuracy'] = float(np.mean(rows['rank'] < 5))
-      details = {
-        'accuracy': area.per_class,
-        'images': dict(zip(names, np.bincount(rows['label'], minlength=len(names)).tolist())),
-      }
-    figures['val_count'] = count
-    if detailed and classifier.several:
-      figures['val_map_low'], figures['val_map_high'] = scores.bootstrap_mean(
-        rows['scores'], rows['label']
-      )
-    if detailed and not classifier.several:
-      right = float(np.sum(rows['rank'] < 1))
-      low, high = metrics.confidence_interval(count, right, right)
-      figures |= {'val_accuracy_low': low, 'val_accuracy_high': high}
+      found = probing.score_ranks(rows['rank'], labels, names)
+      counts = np.bincount(labels, minlength=len(names)).tolist()
+      per_class = {'accuracy': found['per_class'], 'images': dict(zip(names, counts))}
+    without = found.pop('classes_without_figure')
+    figures = {f'val_{name}': figure for name, figure in found.items() if name != 'per_class'}
+    figures['val_count'] = len(labels)
     if detailed:
-      figures |= {'per_class': details, 'classes_without_figure': list(area.without)}
-    return figures
+      return figures | {'per_class': per_class, 'classes_without_figure': without}
+    return {name: each for name, each in figures.items() if not name.endswith(('_low', '_high'))}
 
   return report

@@ -5,7 +5,6 @@ transfer/ and the evaluations.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import ml_collections
@@ -57,11 +56,8 @@ def load_trunk(path: str, *, step: str, collection: str) -> Trunk:
     WeightsError: it cannot be read, or has no whole trunk.
   """
   weights = files.load_weights(path, step=step, collection=collection)
-  missing = [name for name in weights_lib.CONVOLUTIONS if name not in weights.params]
-  if missing:
-    raise weights_lib.WeightsError(
-      f'weights = {path}: the trunk is not whole: {", ".join(missing)} missing'
-    )
+  with weights_lib.named_errors(f'weights = {path}'):
+    surgery.to_cfn_trunk(weights)  # raises where it has none
   origin = weights_lib.json_ready(dict(weights.origin))
   for table in ('permutations', 'questions'):  # of no use to a score
     origin.pop(table, None)
@@ -69,30 +65,40 @@ def load_trunk(path: str, *, step: str, collection: str) -> Trunk:
   return Trunk(path, weights, {**origin, 'path': path, 'arrays_sha256': digest})
 
 
-def draw_trunk(
-  init: str, *, seed: int, like: weights_lib.Weights | None = None, width: float = 1.0, order: str
-) -> Trunk:
-  """Draws a random trunk: of the shapes of other weights, or of a width.
+def draw_trunk(init: str, *, seed: int, width: float = 1.0, order: str) -> Trunk:
+  """Draws a random trunk of a width.
 
   Raises:
     CfnError: an unknown `init` or `order`.
   """
-  initial = figures.Initial(init, like.order if like else order)
-  if like:
-    shapes: Any = {name: like.params[name] for name in weights_lib.CONVOLUTIONS}
-  else:
-    shapes = alexnet.parameter_shapes(trunk_lib.Trunk(width=width), (1, 227, 227, 3))
-  params = alexnet.draw_parameters(shapes, initial, seed=seed)
+  shapes = alexnet.parameter_shapes(trunk_lib.Trunk(width=width), (1, 227, 227, 3))
+  return _draw(shapes, figures.Initial(init, order), seed, stride=4)
+
+
+def draw_like(
+  trunk: Trunk, init: str, *, seed: int, layers: tuple[str, ...] = weights_lib.CONVOLUTIONS
+) -> Trunk:
+  """Draws those of the layers that another trunk has, of the same shapes."""
+  weights = trunk.weights
+  shapes = {name: weights.params[name] for name in layers if name in weights.params}
+  initial = figures.Initial(init, weights.order)
+  origin = {'config': weights.origin.get('config', {})}
+  return _draw(shapes, initial, seed, stride=weights.stride, padding=weights.padding, origin=origin)
+
+
+def _draw(shapes: Any, initial: figures.Initial, seed: int, **fields: Any) -> Trunk:
   weights = weights_lib.make_weights(
-    params,
+    alexnet.draw_parameters(shapes, initial, seed=seed),
     order=initial.order,
-    stride=like.stride if like else 4,
-    record=RECORDS[init],
-    origin={},
-    padding=like.padding if like else 0,
+    record=RECORDS[initial.init],
+    **{'origin': {}, **fields},
   )
-  origin = {'path': RANDOM, 'init': init, 'seed': seed}
-  return Trunk(RANDOM, weights, origin)
+  if weights.kind == 'cfn':  # its tiles are normalised one by one; over all of them it is the same
+    mean, std = weights.input.mean, inputs.PIXEL_STD
+    red, green, blue = (each * std for each in weights.input.scale)
+    own = inputs.InputRecord('rgb', mean, (red, green, blue), 'tile', std)
+    weights = weights.replace(input=own)
+  return Trunk(RANDOM, weights, {'path': RANDOM, 'init': initial.init, 'seed': seed})
 
 
 def open_trunk(config: ml_collections.ConfigDict) -> Trunk:
@@ -106,27 +112,38 @@ def open_trunk(config: ml_collections.ConfigDict) -> Trunk:
 
 
 def open_compared(
-  config: ml_collections.ConfigDict, draw: Callable[..., Trunk] | None = None
+  config: ml_collections.ConfigDict, layers: tuple[str, ...] = weights_lib.CONVOLUTIONS
 ) -> dict[str, Trunk]:
   """Returns the trunk of a config and, unless it is told not to, a random one beside it, by run.
 
   Args:
-    draw: draws the random one, as `draw_like` does.
+    layers: those of the random one.
   """
   trunk = open_trunk(config)
   if config.weights == RANDOM:
     return {BASELINE: trunk}
   if not config.baseline:
     return {PRETRAINED: trunk}
-  drawn = (draw or draw_like)(trunk, config.model.init, seed=config.seed)
+  drawn = draw_like(trunk, config.model.init, seed=config.seed, layers=layers)
   return {PRETRAINED: trunk, BASELINE: drawn}
 
 
-def draw_like(trunk: Trunk, init: str, *, seed: int) -> Trunk:
-  """Draws a random trunk of the shapes of another."""
-  return draw_trunk(init, seed=seed, like=trunk.weights, order=trunk.weights.order)
+def make_network(
+  config: ml_collections.ConfigDict, trunk: Trunk, num_classes: int
+) -> tuple[weights_lib.Weights, alexnet.AlexNet]:
+  """Returns a trunk placed for the views of a config, and the AlexNet in which it is trained.
 
-
-def place_trunk(trunk: Trunk, *, stride: int) -> weights_lib.Weights:
-  """Moves conv1 .. conv5 to another stride of conv1, with the input record for whole images."""
-  return surgery.to_alexnet(trunk.weights, num_classes=0, stride=stride)
+  Raises:
+    CfnError: the views are too small for it.
+  """
+  model = config.model
+  placed = surgery.to_alexnet(trunk.weights, num_classes=0, stride=model.stride)
+  figures.check_input_size(config.views.view_px + 2 * placed.padding, model.stride)
+  network = networks.make_network(
+    placed,
+    num_classes=num_classes,
+    dropout=model.dropout,
+    dtype=alexnet.find_dtype(config.compute_dtype),
+    remat=config.remat,
+  )
+  return placed, network.clone(fc6_features=model.fc6_features, fc7_features=model.fc7_features)

@@ -7,7 +7,6 @@ precision-recall curves. The 11-point mean of VOC2007 stands beside it.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +16,9 @@ from cfn_jax import fields
 from cfn_jax.data import views
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import classifier, labelled, magic_init, runs, tables, testing, trunks
-from cfn_jax.models import alexnet, figures
+from cfn_jax.models import figures
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import networks, surgery
+from cfn_jax.transfer import surgery
 from cfn_jax.transfer import weights as weights_lib
 
 # Mean average precision on VOC2007, everything trained.
@@ -77,28 +76,18 @@ def make_run(
   """Builds the run of one trunk."""
   made = make_classifier(config, data, trunk, drawn=name == trunks.BASELINE)
   view = views.MakeViews('scaled', config.views.view_px, 0, 'squash', config.views.mirror)
-  training = dataclasses.replace(view, labels=data.training.labels)
-  test_views = dataclasses.replace(view, labels=data.testing.labels, draws=config.test.draws)
-  single = dataclasses.replace(test_views, draws=1)
-  quick, final = (testing.make_feed(config, data, each) for each in (single, test_views))
-  evaluate = functools.partial(testing.make_evaluation, made, average='logits')
   trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
   taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
-  task = classifier.make_task(
+  return testing.make_run(
     config,
     made,
     data,
-    name='voc_classification',
-    train_views=training,
-    testing=quick,
-    evaluation=evaluate(quick, report=testing.make_report(made)),
-    run=f'{trunk.label()}: {taken}{trains} trained',
-  )
-  return runs.Run(
     name,
-    task,
-    evaluate(final, report=testing.make_report(made, detailed=True)),
-    {'test images shown': data.shown(config.data.val_max_images)},
+    views=view,
+    once=dataclasses.replace(view, draws=1),
+    finals={'': dataclasses.replace(view, draws=config.test.draws)},
+    average='logits',
+    summary=f'{trunk.label()}: {taken}{trains} trained',
   )
 
 
@@ -115,27 +104,21 @@ def make_classifier(
     WeightsError: only fc8 trains, and the weights hold no fc6 and fc7 for it.
   """
   model, px = config.model, config.views.view_px
-  placed = trunks.place_trunk(trunk, stride=model.stride)
-  figures.check_input_size(px + 2 * placed.padding, model.stride)
-  params = dict(placed.params)
-  params |= find_connected(trunk.weights, px=px, stride=model.stride)
+  network: Any
+  placed, network = trunks.make_network(config, trunk, len(data.class_names))
+  params = placed.params | find_connected(trunk.weights, px=px, stride=model.stride)
   if config.trained == 'fc8' and not drawn and 'fc7' not in params:
     raise weights_lib.WeightsError(
       f"trained = 'fc8' locks fc6 and fc7, but {trunk.name} holds none for views of {px} px at "
       f"stride {model.stride}: take 'fc6-8' or 'all'"
     )
-  widths = {'fc6': model.fc6_features, 'fc7': model.fc7_features}
-  widths |= {name: params[name]['kernel'].shape[1] for name in widths if name in params}
-  network: Any = networks.make_network(
-    placed,
-    num_classes=len(data.class_names),
-    dropout=model.dropout,
-    dtype=alexnet.find_dtype(config.compute_dtype),
-    remat=config.remat,
-  ).clone(fc6_features=widths['fc6'], fc7_features=widths['fc7'])
   if config.trained == 'pool5':
     network = classifier.Pool5Linear(len(data.class_names), network.trunk)
     params = placed.params
+  elif 'fc7' in params:
+    network = network.clone(
+      **{f'{name}_features': params[name]['kernel'].shape[1] for name in ('fc6', 'fc7')}
+    )
   # What was drawn at random is fresh: magic_init draws it anew.
   fresh = drawn and config.magic_init
   loaded = () if fresh else tuple(name for name in weights_lib.LAYERS if name in params)
