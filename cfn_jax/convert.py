@@ -44,6 +44,7 @@ def make_parser() -> arguments.Parser:
   add('--classes', type=int, default=0, help='outputs of fresh fc6..fc8; 0: trunk alone')
   add('--fc-init', default='', choices=('', *surgery.FC_INITS), help="how those start: 'bias'")
   add('--seed', type=int, default=0, help='draws them')
+  add('--names', default='', choices=export.NAMES, help="'vissl': keys of VISSL's trunks")
   add('--from-input', default='', choices=('', *inputs.RECORDS), help='what the file expects')
   add('--from-order', default='', choices=('', *figures.ORDERS), help='where it does not say')
   add('--from-stride', type=int, default=0, help='where it does not say')
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
   arguments.check_numbers(flags, {name: (0, most) for name, most in largest.items()})
   check_surgery(flags)
   to = flags.to or 'npz'
-  export.check(out, to, overwrite=flags.overwrite)
+  export.check(out, to, names=flags.names, overwrite=flags.overwrite)
   check_source(flags)
   assumed = files.Assumed(flags.from_input, flags.from_order, flags.from_stride)
   loaded = files.load_weights(
@@ -76,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
     assumed=assumed,
   )
   weights = shape_network(loaded, flags)
-  made = export.save_folder(weights, out, to, overwrite=flags.overwrite)
+  made = export.save_folder(weights, out, to, names=flags.names, overwrite=flags.overwrite)
   _report(loaded, weights, out, made)
 
 

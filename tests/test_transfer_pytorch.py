@@ -331,6 +331,22 @@ def test_another_networks_keys_are_listed():
 
 
 @pytest.mark.parametrize('order', ['caffenet', 'alexnet'])
+def test_vissls_names_lead_there_and_back(order):
+  weights = cases.draw(kind='trunk', order=order, width=1.0, stride=2 if order == 'caffenet' else 4)
+  named = pytorch.to_vissl(weights)
+  assert ('_feature_blocks.4.1.running_var' in named) == (order == 'caffenet')
+  wrapped = {f'base_model.model.trunk.{name}': array for name, array in named.items()}
+  found = pytorch.from_state_dict(wrapped)
+  assert (found.order, found.stride, found.left_over) == (order, weights.stride, [])
+  assert not found.notes
+  for name in weights_lib.CONVOLUTIONS:
+    for kind in ('kernel', 'bias'):
+      assert cases.difference(found.params[name][kind], weights.params[name][kind]) < 1e-7, name
+  with pytest.raises(weights_lib.WeightsError, match='96, 256, 384, 384, 256'):
+    pytorch.to_vissl(cases.draw(kind='trunk'))
+
+
+@pytest.mark.parametrize('order', ['caffenet', 'alexnet'])
 def test_vissls_trunks_give_our_activations(torch, order):
   """`alexnet_jigsaw` and `alexnet_bvlc`, built here from their blocks, but pooling rounded up."""
   nn = torch.nn

@@ -16,9 +16,10 @@ from cfn_jax.transfer import weights as weights_lib
 WeightsError = weights_lib.WeightsError
 
 FORMATS = ('pytorch', 'caffe', 'safetensors', 'npz')
+NAMES = ('', 'vissl')
 
 
-def check(out: pathlib.Path, to: str, *, overwrite: bool = False) -> None:
+def check(out: pathlib.Path, to: str, *, names: str = '', overwrite: bool = False) -> None:
   """Checks all that can be wrong before any weights are read.
 
   Raises:
@@ -27,6 +28,10 @@ def check(out: pathlib.Path, to: str, *, overwrite: bool = False) -> None:
   """
   if to not in FORMATS:
     raise WeightsError(f"to = '{to}' is unknown: one of {', '.join(FORMATS)}")
+  if names not in NAMES or (names and to not in ('pytorch', 'safetensors')):
+    raise WeightsError(
+      f"names = '{names}' with to = '{to}': 'vissl' goes with pytorch, safetensors"
+    )
   if to == 'pytorch':
     pytorch.require_torch()
   out = places.resolve(str(out), '--out')  # a link stays, what it leads to is replaced
@@ -70,17 +75,19 @@ def save_folder(
   out: pathlib.Path,
   to: str,
   *,
+  names: str = '',
   overwrite: bool = False,
 ) -> list[str]:
   """Writes the weights and their card; returns the names of the files.
 
   Args:
     to: one of `FORMATS`.
+    names: 'vissl': the keys of VISSL's trunks instead of ours.
 
   Raises:
     WeightsError: see `check`; the weights are no network that the format can hold.
   """
-  check(out, to, overwrite=overwrite)
+  check(out, to, names=names, overwrite=overwrite)
   out = places.resolve(str(out), '--out')
   try:
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +95,7 @@ def save_folder(
   except OSError as error:
     raise WeightsError(f'{out.parent}: nothing can be written there: {error.strerror}') from error
   try:
-    made = _write(weights, written, to)
+    made = _write(weights, written, to, names=names)
     cards.save_card(written, weights, made)
     mask = _umask()  # mkdtemp and some writers leave nothing for others to read
     written.chmod(0o777 & ~mask)
@@ -123,7 +130,7 @@ def _umask() -> int:
   return mask
 
 
-def _write(weights: weights_lib.Weights, folder: pathlib.Path, to: str) -> list[str]:
+def _write(weights: weights_lib.Weights, folder: pathlib.Path, to: str, *, names: str) -> list[str]:
   network = weights.kind if weights.kind == 'cfn' and 'fc8' in weights.params else 'alexnet'
   if to == 'npz':
     files.save_weights(weights, folder / 'weights.npz')
@@ -139,11 +146,13 @@ def _write(weights: weights_lib.Weights, folder: pathlib.Path, to: str) -> list[
     )
     return made
   caffe_writer.check_layers(weights)
-  named = layouts.to_foreign(weights)
+  named = pytorch.to_vissl(weights) if names == 'vissl' else layouts.to_foreign(weights)
   if to == 'safetensors':
     arrays.save_safetensors(folder / 'model.safetensors', named, cards.make_record(weights))
     return ['model.safetensors']
   pytorch.save_state_dict(named, folder / 'model.pth')
+  if names:
+    return ['model.pth']
   module = f'{network}.py'
   (folder / module).write_text(pytorch.module_source(weights), encoding='utf8')
   return ['model.pth', module]

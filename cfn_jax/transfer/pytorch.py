@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from cfn_jax import terminal
+from cfn_jax.models import figures
 from cfn_jax.transfer import arrays as array_files
 from cfn_jax.transfer import layouts
 from cfn_jax.transfer import weights as weights_lib
@@ -185,6 +186,39 @@ def _from_vissl(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
   left_over = sorted(name for name in arrays if not _VISSL_KEY.fullmatch(name))
   order, stride = ('caffenet', 2) if has_norm else ('alexnet', 4)
   return _found(named, order, stride, left_over)
+
+
+def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:
+  """Returns the trunk under the names of VISSL's `alexnet_jigsaw` (order 'caffenet') or
+  `alexnet_bvlc` (order 'alexnet').
+
+  The first has BatchNorm after conv3 .. conv5: it is set so that it changes nothing. VISSL's
+  poolings round sizes down, Caffe's and ours up: the last row and column may be missing there.
+
+  Raises:
+    WeightsError: other channels or groups than AlexNet's, which VISSL's trunks do not have.
+  """
+  arrays = layouts.to_foreign(weights)
+  channels = [arrays[f'{name}.bias'].size for name in VISSL_BLOCKS if f'{name}.bias' in arrays]
+  if channels != [96, 256, 384, 384, 256] or weights.groups != figures.GROUPS:
+    raise WeightsError(
+      f"VISSL's trunks have 96, 256, 384, 384, 256 channels in groups of 1, 2, 1, 2, 2; these "
+      f'weights have {channels} in {list(weights.groups)}'
+    )
+  named = {}
+  for layer, block in VISSL_BLOCKS.items():
+    for kind in ('weight', 'bias'):
+      named[f'_feature_blocks.{block}.0.{kind}'] = arrays[f'{layer}.{kind}']
+    if weights.order == 'caffenet' and layer in ('conv3', 'conv4', 'conv5'):
+      features = arrays[f'{layer}.bias'].size
+      identity = {
+        'weight': np.full(features, np.sqrt(1 + _BATCH_NORM_EPS), np.float32),
+        'bias': np.zeros(features, np.float32),
+        'running_mean': np.zeros(features, np.float32),
+        'running_var': np.ones(features, np.float32),
+      }
+      named |= {f'_feature_blocks.{block}.1.{name}': array for name, array in identity.items()}
+  return named
 
 
 def module_source(weights: weights_lib.Weights) -> str:
