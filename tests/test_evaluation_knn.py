@@ -118,7 +118,7 @@ def test_knn_of_voc_is_scored_by_average_precision(tmp_path):
   rng = np.random.default_rng(0)
   labels = (rng.random((40, 3)) < 0.5).astype(np.uint8)
   found = rng.random((40, 3))
-  score = knn.probing.score(found, labels, ('a', 'b', 'c'))
+  score = knn.answers.judge_scores(found, labels, ('a', 'b', 'c'))
   expected = [sklearn.metrics.average_precision_score(labels[:, k], found[:, k]) for k in range(3)]
   assert score['map'] == pytest.approx(np.mean(expected), abs=1e-6)
   voc = labelled_cases.make_voc(tmp_path / 'VOC2008')

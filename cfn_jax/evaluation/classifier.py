@@ -14,11 +14,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
-import optax
 
 from cfn_jax import fields
 from cfn_jax.data import feed, views
-from cfn_jax.evaluation import identity, labelled, scores
+from cfn_jax.evaluation import answers, identity, labelled
 from cfn_jax.models import alexnet, figures, inputs
 from cfn_jax.models import trunk as trunks
 from cfn_jax.training import metrics, optimizer
@@ -131,7 +130,7 @@ class Classifier:
     """Returns the loss of a batch, its mean over the images, and the sums for the log."""
     logits = self.logits(params, batch['image'], key)
     count = jnp.float32(len(logits))
-    total, right = sum_losses(logits, batch['label'], several=self.several)
+    total, right = answers.sum_losses(logits, batch['label'], several=self.several)
     return total / count, {'loss': total, 'correct': right, 'count': count}
 
   def average(self, params: Any, images: jax.Array, average: str) -> jax.Array:
@@ -156,34 +155,6 @@ class Classifier:
       'loaded': {name: identity.hash_arrays({name: self.given[name]}) for name in self.loaded},
       'locked': ', '.join(self.locked),
     }
-
-
-def sum_losses(
-  logits: jax.Array, labels: jax.Array, *, several: bool
-) -> tuple[jax.Array, jax.Array]:
-  """Returns the summed losses of images, logits `[B, K]`, and how many are right.
-
-  One class, labels `[B]`: softmax cross-entropy. Several, `[B, K]`: sigmoid cross-entropies of the
-  classes that are not ignored, summed over the classes, as Kraehenbuehl's layer does; right is the
-  share of the classes, times B.
-  """
-  if not several:
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return jnp.sum(losses), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
-  counted = labels != scores.IGNORED
-  losses = optax.sigmoid_binary_cross_entropy(logits, jnp.where(counted, labels, 0))
-  right = jnp.sum(((logits > 0) == (labels == 1)) & counted) / jnp.sum(counted) * len(logits)
-  return jnp.sum(jnp.where(counted, losses, 0)), right
-
-
-def rank_labels(found: jax.Array, labels: jax.Array) -> jax.Array:
-  """Returns how many classes score at least as high as the label, `[B]`, of scores `[B, K]`.
-
-  Ties count against the label, and scores that are not finite put it last.
-  """
-  own = jnp.take_along_axis(found, labels[:, None], axis=1)
-  good = jnp.all(jnp.isfinite(found), axis=1)
-  return jnp.where(good, jnp.sum(found >= own, axis=1) - 1, found.shape[1])
 
 
 def make_task(

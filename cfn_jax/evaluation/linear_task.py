@@ -18,7 +18,7 @@ import numpy as np
 
 from cfn_jax.data import feed, streams
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import classifier, feature_cache, features, identity, probing
+from cfn_jax.evaluation import answers, feature_cache, features, identity, probing
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
 
@@ -142,7 +142,7 @@ def make_loss(
 ) -> Callable[[Any, tasks.Batch, jax.Array], tuple[jax.Array, tasks.Totals]]:
   """Builds the loss of a batch: the sum over the layers of the means over the rows.
 
-  Of each layer it is that of `classifier.sum_losses`.
+  Of each layer it is that of `answers.sum_losses`.
   """
 
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
@@ -151,7 +151,7 @@ def make_loss(
     sums: tasks.Totals = {'count': count}
     for name in layers:
       logits = compute_logits(params[name], batch[name])
-      found = classifier.sum_losses(logits, labels, several=several)
+      found = answers.sum_losses(logits, labels, several=several)
       sums[f'loss_{name}'], sums[f'correct_{name}'] = found
     total = jnp.sum(jnp.stack([sums[f'loss_{name}'] for name in layers])) / count
     return total, sums
@@ -215,7 +215,7 @@ def make_evaluation(
     rows: tasks.Totals = {feature_cache.LABEL: label}
     for layer in found.layers:
       logits = compute_logits(params[layer], batch[layer])
-      rows[layer] = logits if several else classifier.rank_labels(logits, label)
+      rows[layer] = logits if several else answers.rank_labels(logits, label)
     return rows
 
   described = functools.partial(report or report_best, names=names, several=several)

@@ -5,7 +5,6 @@ Between labelled.py, trunks.py and features.py below, and linear_probe.py, svm.p
 
 import dataclasses
 import functools
-import math
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,8 +15,16 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.data import feed, views
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import feature_cache, features, labelled, runs, scores, tables, trunks
-from cfn_jax.training import devices, metrics
+from cfn_jax.evaluation import (
+  answers,
+  feature_cache,
+  features,
+  labelled,
+  runs,
+  tables,
+  trunks,
+)
+from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
 
 Figures = dict[str, Any]
@@ -194,47 +201,14 @@ def execute(
   return found
 
 
-def score(
-  found: np.ndarray, labels: np.ndarray, names: tuple[str, ...], *, interval: bool = True
-) -> Figures:
-  """Scores class scores `[n, K]` of images of several classes: means, and each class.
-
-  Args:
-    interval: with the 95 % interval of the mean over test images, which takes a second.
-  """
-  area = scores.score_classes(found, labels, names)
-  points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
-  low, high = scores.bootstrap_mean(found, labels) if interval else (math.nan, math.nan)
-  return {
-    'map': area.mean,
-    'map_low': low,
-    'map_high': high,
-    'map_11_point': points.mean,
-    'per_class': area.per_class,
-    'classes_without_figure': list(area.without),
-  }
-
-
-def score_ranks(ranks: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> Figures:
-  """Scores the ranks `[n]` of the labels of images of one class: top-1, top-5, and each class."""
-  per_class = scores.score_ranks(ranks, labels, names)
-  right = float(np.sum(ranks < 1))
-  low, high = metrics.confidence_interval(len(ranks), right, right)
-  figures: Figures = {'accuracy': right / len(ranks), 'accuracy_low': low, 'accuracy_high': high}
-  if len(names) > 5:
-    figures['top5_accuracy'] = float(np.mean(ranks < 5))
-  return figures | {
-    'per_class': per_class.per_class,
-    'classes_without_figure': list(per_class.without),
-  }
-
-
 def detail(
   rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool, interval: bool = True
 ) -> Figures:
   """Scores `label` and, layer by layer, class scores `[n, K]` or, of one class, ranks `[n]`."""
   labels = rows[feature_cache.LABEL]
-  judge = functools.partial(score, interval=interval) if several else score_ranks
+  judge = (
+    functools.partial(answers.judge_scores, interval=interval) if several else answers.judge_ranks
+  )
   layers = {
     layer: judge(found, labels, names)
     for layer, found in rows.items()

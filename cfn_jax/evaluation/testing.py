@@ -14,8 +14,8 @@ import numpy as np
 from cfn_jax.data import feed
 from cfn_jax.data import views as view_lib
 from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import answers, labelled, runs, scores
 from cfn_jax.evaluation import classifier as classifiers
-from cfn_jax.evaluation import labelled, probing, runs, scores
 from cfn_jax.training import task as tasks
 
 AVERAGES = ('logits', 'softmax')
@@ -96,7 +96,7 @@ def make_evaluation(
     found, label = classifier.average(params, batch['image'], average), batch['label']
     if classifier.several:
       return {'scores': found, 'label': label}
-    return {'rank': classifiers.rank_labels(found, label), 'label': label}
+    return {'rank': answers.rank_labels(found, label), 'label': label}
 
   return tasks.RowEvaluation(images.evaluate, measure, report)
 
@@ -115,7 +115,7 @@ def make_report(
   def report(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
     labels = rows['label']
     if classifier.several:
-      found = probing.score(rows['scores'], labels, names, interval=detailed)
+      found = answers.judge_scores(rows['scores'], labels, names, interval=detailed)
       points = scores.score_classes(rows['scores'], labels, names, scores.eleven_point_precision)
       per_class = {
         'average_precision': found['per_class'],
@@ -123,7 +123,7 @@ def make_report(
         'positives': dict(zip(names, np.sum(labels == 1, axis=0).tolist())),
       }
     else:
-      found = probing.score_ranks(rows['rank'], labels, names)
+      found = answers.judge_ranks(rows['rank'], labels, names)
       counts = np.bincount(labels, minlength=len(names)).tolist()
       per_class = {'accuracy': found['per_class'], 'images': dict(zip(names, counts))}
     without = found.pop('classes_without_figure')

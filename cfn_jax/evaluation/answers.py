@@ -1,0 +1,83 @@
+"""What answers to labelled images are worth: losses and ranks on the device, figures on the host.
+
+Of one class an image, or of several (VOC). Shared by fine-tuned networks and by probes of frozen
+features.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from cfn_jax.evaluation import scores
+from cfn_jax.training import metrics
+
+
+def sum_losses(
+  logits: jax.Array, labels: jax.Array, *, several: bool
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the summed losses of images, logits `[B, K]`, and how many are right.
+
+  One class, labels `[B]`: softmax cross-entropy. Several, `[B, K]`: sigmoid cross-entropies of the
+  classes that are not ignored, summed over the classes, as Kraehenbuehl's layer does; right is the
+  share of the classes, times B.
+  """
+  if not several:
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return jnp.sum(losses), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+  counted = labels != scores.IGNORED
+  losses = optax.sigmoid_binary_cross_entropy(logits, jnp.where(counted, labels, 0))
+  right = jnp.sum(((logits > 0) == (labels == 1)) & counted) / jnp.sum(counted) * len(logits)
+  return jnp.sum(jnp.where(counted, losses, 0)), right
+
+
+def rank_labels(found: jax.Array, labels: jax.Array) -> jax.Array:
+  """Returns how many classes score at least as high as the label, `[B]`, of scores `[B, K]`.
+
+  Ties count against the label, and scores that are not finite put it last.
+  """
+  own = jnp.take_along_axis(found, labels[:, None], axis=1)
+  good = jnp.all(jnp.isfinite(found), axis=1)
+  return jnp.where(good, jnp.sum(found >= own, axis=1) - 1, found.shape[1])
+
+
+def judge_scores(
+  found: np.ndarray, labels: np.ndarray, names: tuple[str, ...], *, interval: bool = True
+) -> dict[str, Any]:
+  """Judges class scores `[n, K]` of images of several classes: means, and each class.
+
+  Args:
+    interval: with the 95 % interval of the mean over test images, which takes a second.
+  """
+  area = scores.score_classes(found, labels, names)
+  points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
+  low, high = scores.bootstrap_mean(found, labels) if interval else (math.nan, math.nan)
+  return {
+    'map': area.mean,
+    'map_low': low,
+    'map_high': high,
+    'map_11_point': points.mean,
+    'per_class': area.per_class,
+    'classes_without_figure': list(area.without),
+  }
+
+
+def judge_ranks(ranks: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
+  """Judges the ranks `[n]` of the labels of images of one class: top-1, top-5, and each class."""
+  per_class = scores.score_ranks(ranks, labels, names)
+  right = float(np.sum(ranks < 1))
+  low, high = metrics.confidence_interval(len(ranks), right, right)
+  figures: dict[str, Any] = {
+    'accuracy': right / len(ranks),
+    'accuracy_low': low,
+    'accuracy_high': high,
+  }
+  if len(names) > 5:
+    figures['top5_accuracy'] = float(np.mean(ranks < 5))
+  return figures | {
+    'per_class': per_class.per_class,
+    'classes_without_figure': list(per_class.without),
+  }
