@@ -13,8 +13,7 @@ import numpy as np
 
 from cfn_jax import arguments as command_lines
 from cfn_jax import terminal
-from cfn_jax.jigsaw import permutation_files as files
-from cfn_jax.jigsaw import permutations
+from cfn_jax.jigsaw.permutation_sets import files, permutations
 
 
 def _parse_grid(text: str) -> tuple[int, int]:
@@ -125,9 +124,9 @@ def run(arguments: argparse.Namespace) -> None:
       raise permutations.PermutationError(
         f'--{given[0]} does not go with --table, which prints all methods; --seed does'
       )
-    from cfn_jax.jigsaw import permutation_table
+    from cfn_jax.jigsaw.permutation_sets import table
 
-    terminal.answer(*permutation_table.make_table(arguments.seed or 0).splitlines())
+    terminal.answer(*table.make_table(arguments.seed or 0).splitlines())
     return
   made, notes = _make(arguments)
   summary = permutations.summarize(made)

@@ -23,7 +23,7 @@ def _paper() -> ml_collections.ConfigDict:
   c = training.make_untrained('knn')
   training.add_weights(c)
   c.layers = ('pool5',)  # any of 'conv1' .. 'conv5', 'pool5', 'fc6', 'fc7'
-  c.several = False  # True: an image has several classes (VOC)
+  c.multilabel = False  # True: an image has several classes (VOC)
 
   training.add_labelled(c)
 
@@ -40,7 +40,7 @@ def _paper() -> ml_collections.ConfigDict:
 
 
 def _voc(c: ml_collections.ConfigDict) -> None:
-  c.several = True
+  c.multilabel = True
   c.data.source = 'voc'
   c.data.split = 'trainval'
   c.data.val_split = 'test'
@@ -54,7 +54,7 @@ def _small(c: ml_collections.ConfigDict) -> None:
 
 def _small_voc(c: ml_collections.ConfigDict) -> None:
   _shrink(c)
-  c.several = True
+  c.multilabel = True
   training.use_voc(c)
 
 

@@ -26,7 +26,7 @@ def _paper() -> ml_collections.ConfigDict:
   c.decay_steps = 40_000  # three drops in all
   training.add_weights(c)
   c.layers = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')  # also 'pool5', 'fc6', 'fc7'
-  c.several = False  # True: an image has several classes (VOC)
+  c.multilabel = False  # True: an image has several classes (VOC)
   c.classifier = 'logistic'  # 'logistic' (on the loop) or 'svm' (needs several = True)
 
   training.add_labelled(c)
@@ -65,7 +65,7 @@ def _voc07(c: ml_collections.ConfigDict) -> None:
   c.model.stride = 2
   c.features.pooling = 'average'
   c.views.crop = 'centre'
-  c.several = True
+  c.multilabel = True
   c.classifier = 'svm'
   c.data.source = 'voc'
   c.data.split = 'trainval'
@@ -83,7 +83,7 @@ def _small(c: ml_collections.ConfigDict) -> None:
 
 def _small_voc(c: ml_collections.ConfigDict) -> None:
   _shrink(c)
-  c.several = True
+  c.multilabel = True
   training.use_voc(c)
 
 

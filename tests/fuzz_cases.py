@@ -13,7 +13,7 @@ from PIL import Image
 
 from cfn_jax import config_files
 from cfn_jax.data import sources
-from cfn_jax.jigsaw import permutations
+from cfn_jax.jigsaw.permutation_sets import permutations
 
 KINDS = (
   *('py', 'npy', 'npz', 'pth', 'safetensors', 'caffemodel', 'csv', 'txt', 'bin', 'tar', 'jpg'),

@@ -4,9 +4,9 @@ import labelled_cases
 import numpy as np
 
 from cfn_jax import command
-from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.training import checkpoint, devices
 
 PX = 67

@@ -9,6 +9,12 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent / 'cfn_jax'
 
+# What an evaluation and the wings of its room may import; of evaluation/ a wing takes what all share.
+BELOW = {'training', 'data', 'models', 'jigsaw', 'transfer', 'pictures'}
+SHARED_BY_EVALUATIONS = {
+  f'evaluation/{name}'
+  for name in ('answers', 'identity', 'labelled', 'runs', 'scores', 'tables', 'trunks')
+}
 # What the modules of a room may import, besides their own room where that is named.
 ROOMS = {
   'errors': set(),
@@ -19,7 +25,7 @@ ROOMS = {
   'models': {'models'},
   'training': {'training'},
   'data': {'data'},
-  'jigsaw/permutation': {'jigsaw/permutation', 'data/file_kinds'},
+  'jigsaw/permutation_sets': {'jigsaw/permutation_sets', 'data/file_kinds'},
   'jigsaw/colours': set(),
   'data/resampling': set(),
   'jigsaw/puzzle': {'data/resampling', 'jigsaw/colours'},
@@ -49,9 +55,13 @@ ROOMS = {
   },
   'evaluation/scores': set(),
   'evaluation/tables': set(),
-  'evaluation/pooling': set(),
-  'evaluation/feature_cache': set(),
-  'evaluation': {'training', 'data', 'models', 'jigsaw', 'transfer', 'evaluation', 'pictures'},
+  'evaluation/frozen/pooling': set(),
+  'evaluation/frozen/feature_cache': set(),
+  'evaluation/answers': {'evaluation/scores', 'training/metrics'},
+  'evaluation/frozen': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/frozen'},
+  'evaluation/finetuning': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/finetuning'},
+  'evaluation/puzzles': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/puzzles', 'evaluation/frozen'},
+  'evaluation': {*BELOW, 'evaluation'},
   'inpainting/masks': set(),
   'inpainting/transform': {'data/pipeline', 'data/views', 'inpainting/masks'},
   'inpainting': {'training', 'data', 'models', 'inpainting', 'jigsaw/network', 'pictures'},
@@ -93,14 +103,14 @@ LEAVES = (
   'transfer/torch_network.py',
   'evaluation/scores.py',
   'evaluation/tables.py',
-  'evaluation/pooling.py',
-  'evaluation/feature_cache.py',
+  'evaluation/frozen/pooling.py',
+  'evaluation/frozen/feature_cache.py',
   'jigsaw/solving.py',
   'timing/hardware.py',
   'timing/hlo.py',
 )
 LOADER_MODULES = (
-  'cfn_jax.jigsaw.permutations',
+  'cfn_jax.jigsaw.permutation_sets.permutations',
   'cfn_jax.jigsaw.puzzle',
   'cfn_jax.jigsaw.transform',
   'cfn_jax.data.images',

@@ -11,8 +11,9 @@ import pytest
 
 from cfn_jax import fields, main
 from cfn_jax.data import sources
-from cfn_jax.jigsaw import network, permutations
+from cfn_jax.jigsaw import network
 from cfn_jax.jigsaw import pretext as pretexts
+from cfn_jax.jigsaw.permutation_sets import permutations
 from cfn_jax.models import alexnet
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent

@@ -146,7 +146,7 @@ def test_the_documented_commands_lead_from_the_tars_to_labelled_images(tars, lis
     if name == 'configs/cfn.py':
       training, validation = sources.open_config(config.data)
     else:
-      found = labelled.open_labelled(config, several=False)
+      found = labelled.open_labelled(config, multilabel=False)
       training, validation = found.training.reader.source, found.testing.reader.source
     assert (len(training), len(validation)) == (4 * len(SYNSETS), len(SHOWN)), name
     check_labels(training)

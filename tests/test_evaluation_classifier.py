@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from cfn_jax.evaluation import (
-  classifier,
-  frozen_layers,
-  labelled,
-  magic_init,
-  runs,
-  testing,
-  voc_classification,
-)
+from cfn_jax.evaluation import frozen_layers, labelled, runs, voc_classification
+from cfn_jax.evaluation.finetuning import classifier, magic_init, passes
 from cfn_jax.models import alexnet, figures, inputs, trunk
 from cfn_jax.training import devices, loop, scoring
 from cfn_jax.transfer import checkpoints
@@ -137,11 +130,11 @@ def test_averages_are_sums_of_logits_or_means_of_probabilities():
   np.testing.assert_allclose(made.average({}, jnp.asarray(images), 'softmax'), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize('several', [False, True])
-def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
+@pytest.mark.parametrize('multilabel', [False, True])
+def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(multilabel):
   names = ('a', 'b', 'c')
-  report = testing.make_report(make_several(np.zeros((1, 3))))
-  if several:
+  report = passes.make_report(make_several(np.zeros((1, 3))))
+  if multilabel:
     rows = {'scores': np.full((2, 3), np.nan), 'label': np.eye(3, dtype=np.uint8)[:2]}
     with pytest.raises(ValueError, match='not finite'):
       report(rows)
@@ -154,9 +147,9 @@ def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
   initial = figures.Initial('he', 'caffenet')
   made = Broken(alexnet.AlexNet(3), 8, RECORDS['unit'], names, False, initial)
   views = classifier.views.MakeViews('whole', 8, 0, 'squash', False, draws=1)
-  images = testing.feed.Feed(None, views, None, 2)
-  evaluation = testing.make_evaluation(
-    made, images, average='softmax', report=testing.make_report(made)
+  images = passes.feed.Feed(None, views, None, 2)
+  evaluation = passes.make_evaluation(
+    made, images, average='softmax', report=passes.make_report(made)
   )
   rows = evaluation.measure({}, {'image': np.zeros((2, 1)), 'label': np.array([0, 2])})
   assert evaluation.report(jax.tree.map(np.asarray, rows))['val_accuracy'] == 0
@@ -166,7 +159,7 @@ def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(several):
 def plain(voc):
   """A VOC classifier with its trunk loaded, and views to look at."""
   config = labelled_cases.make_config('voc07_classification', voc, baseline=False)
-  data = labelled.open_labelled(config, several=True)
+  data = labelled.open_labelled(config, multilabel=True)
   trunk = voc_classification.trunks.draw_trunk('he', seed=0, width=0.1, order='caffenet')
   made = voc_classification.make_classifier(config, data, trunk, drawn=False)
   images = np.random.default_rng(0).integers(0, 256, (32, 67, 67, 3), np.uint8)

@@ -11,7 +11,8 @@ import pytest
 import scipy.ndimage
 import transfer_cases
 
-from cfn_jax.evaluation import feature_cache, features, pooling, probing, trunks
+from cfn_jax.evaluation import trunks
+from cfn_jax.evaluation.frozen import feature_cache, features, pooling, probing
 from cfn_jax.models import inputs
 from cfn_jax.training import devices
 from cfn_jax.transfer import surgery

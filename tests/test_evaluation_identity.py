@@ -15,7 +15,8 @@ import probe_cases
 import pytest
 
 from cfn_jax import fields
-from cfn_jax.evaluation import features, frozen_layers, identity, runs, trunks
+from cfn_jax.evaluation import frozen_layers, identity, runs, trunks
+from cfn_jax.evaluation.frozen import features
 from cfn_jax.models import inputs
 from cfn_jax.transfer import files
 

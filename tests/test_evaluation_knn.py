@@ -9,7 +9,8 @@ import pytest
 import sklearn.metrics
 import sklearn.neighbors
 
-from cfn_jax.evaluation import feature_cache, knn
+from cfn_jax.evaluation import knn
+from cfn_jax.evaluation.frozen import feature_cache
 from cfn_jax.training import devices
 
 
@@ -137,7 +138,7 @@ def test_knn_of_voc_is_scored_by_average_precision(tmp_path):
     ({'knn.k': 25}, 'there are 24 training images'),
     ({'knn.temperature': 0.0}, 'knn.temperature = 0'),
     ({'layers': ('pool5', 'fc6')}, 'there is no fc6'),
-    ({'several': True}, "come from data.source = 'voc' or 'tfds'"),
+    ({'multilabel': True}, "come from data.source = 'voc' or 'tfds'"),
   ],
 )
 def test_bad_settings_are_refused(tmp_path, fields, message):

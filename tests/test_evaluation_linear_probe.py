@@ -13,7 +13,8 @@ import sklearn.model_selection
 import sklearn.svm
 
 from cfn_jax.data import sources
-from cfn_jax.evaluation import feature_cache, linear_probe, linear_task, probing, runs, svm
+from cfn_jax.evaluation import linear_probe, runs
+from cfn_jax.evaluation.frozen import feature_cache, linear_task, probing, svm
 from cfn_jax.training import devices, loop, scoring
 from cfn_jax.transfer import checkpoints
 
@@ -35,7 +36,7 @@ def save_features(folder, features, labels, *, part_images=16, channels=None):
   return feature_cache.Features(cache)
 
 
-def make_extracted(tmp_path, *, rows=96, test=37, width=6, classes=3, several=False):
+def make_extracted(tmp_path, *, rows=96, test=37, width=6, classes=3, multilabel=False):
   """Two layers of noise in which the classes are only just apart."""
   rng = np.random.default_rng(0)
   centres = rng.normal(size=(classes, width))
@@ -44,7 +45,7 @@ def make_extracted(tmp_path, *, rows=96, test=37, width=6, classes=3, several=Fa
     labels = rng.integers(0, classes, count)
     x = (centres[labels] + rng.normal(size=(count, width))).astype(np.float32)
     y = np.float32(3) + 5 * rng.normal(size=(count, width + 1)).astype(np.float32)
-    if several:
+    if multilabel:
       labels = (rng.random((count, classes)) < 0.4).astype(np.uint8)
       labels[np.arange(count), rng.integers(0, classes, count)] = 1
       x += (2 * labels @ centres).astype(np.float32)
@@ -55,9 +56,9 @@ def make_extracted(tmp_path, *, rows=96, test=37, width=6, classes=3, several=Fa
   return probing.Extracted(*found)
 
 
-def make_task(config, extracted, *, several=False):
+def make_task(config, extracted, *, multilabel=False):
   names = tuple('abc')
-  return linear_task.make_task(config, extracted, names=names, several=several, summary=[])
+  return linear_task.make_task(config, extracted, names=names, multilabel=multilabel, summary=[])
 
 
 def make_config(**fields):
@@ -93,15 +94,15 @@ def test_the_loop_arrives_at_scikit_learns_logistic_regression(tmp_path):
     np.testing.assert_allclose(params[layer]['kernel'], theirs.coef_.T, atol=2e-3)
 
 
-@pytest.mark.parametrize('several', [False, True])
-def test_the_loss_is_scikit_learns(tmp_path, several):
-  extracted = make_extracted(tmp_path, several=several)
+@pytest.mark.parametrize('multilabel', [False, True])
+def test_the_loss_is_scikit_learns(tmp_path, multilabel):
+  extracted = make_extracted(tmp_path, multilabel=multilabel)
   config = make_config()
   params = linear_task.draw_parameters(extracted.training, config, 3, 0)
   batch = next(
     linear_task.make_batches(extracted.training, 0, 1, seed=0, rows=range(32), batch_size=32)
   )
-  value, sums = linear_task.make_loss(('fc6', 'fc7'), several=several)(
+  value, sums = linear_task.make_loss(('fc6', 'fc7'), multilabel=multilabel)(
     params, batch, jax.random.key(0)
   )
   expected = 0.0
@@ -109,7 +110,7 @@ def test_the_loss_is_scikit_learns(tmp_path, several):
     p = params[layer]
     logits = ((batch[layer] - p['mean']) * p['scale']) @ p['kernel'] + p['bias']
     logits, labels = logits.astype(np.float64), batch['label']
-    if several:
+    if multilabel:
       counted = labels != 255
       chances = 1 / (1 + np.exp(-logits[counted]))
       expected += sklearn.metrics.log_loss(labels[counted], chances, normalize=False) / 32
@@ -146,9 +147,9 @@ def test_an_epoch_shows_each_row_once_and_hosts_share_the_batch(tmp_path):
   np.testing.assert_array_equal(half['fc6'], batches[1]['fc6'][16:])
 
 
-@pytest.mark.parametrize('several', [False, True])
-def test_batch_size_and_devices_change_no_figure(tmp_path, several):
-  extracted = make_extracted(tmp_path, several=several)
+@pytest.mark.parametrize('multilabel', [False, True])
+def test_batch_size_and_devices_change_no_figure(tmp_path, multilabel):
+  extracted = make_extracted(tmp_path, multilabel=multilabel)
   params = linear_task.draw_parameters(extracted.training, make_config(), 3, 0)
   found = []
   for size, count in ((8, 8), (5, 1), (64, 4)):
@@ -156,7 +157,7 @@ def test_batch_size_and_devices_change_no_figure(tmp_path, several):
     evaluation = linear_task.make_evaluation(
       extracted.testing,
       tuple('abc'),
-      several=several,
+      multilabel=multilabel,
       config=make_config(eval_batch_size=size),
       report=probing.detail,
     )
@@ -182,7 +183,7 @@ def test_what_features_are_normalised_by_takes_no_step(tmp_path):
 
 
 def test_an_svm_is_scikit_learns_with_the_published_weights(tmp_path):
-  extracted = make_extracted(tmp_path, several=True)
+  extracted = make_extracted(tmp_path, multilabel=True)
   x = svm.normalize(extracted.training.rows('fc6', range(96)))
   np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=1e-4)
   positive = extracted.training.labels[:, 1] == 1
@@ -211,8 +212,8 @@ def test_the_cost_is_that_of_the_best_folds():
 
 
 def test_svms_of_all_layers_go_on_where_they_were(tmp_path, monkeypatch):
-  extracted = make_extracted(tmp_path, several=True)
-  config = make_config(several=True, classifier='svm', **{'svm.costs': (0.1, 1.0)})
+  extracted = make_extracted(tmp_path, multilabel=True)
+  config = make_config(multilabel=True, classifier='svm', **{'svm.costs': (0.1, 1.0)})
   found = svm.run(config, extracted, ('a', 'b', 'c'), tmp_path / 'run')
   test = extracted.testing
   for layer in ('fc6', 'fc7'):

@@ -200,7 +200,9 @@ def test_recognition_cuts_tiles_in_reading_order(folders):
   made = recognition.make_classifier(config, ('a', 'b', 'c'))
   image = np.arange(99 * 99).reshape(1, 99, 99, 1) // (33 * 99) * 3 + np.arange(99)[:, None] // 33
   views = np.broadcast_to(image, (1, 99, 99, 3)).astype(np.uint8)
-  tiles = np.asarray(made.prepare(views)) / made.record.scale + np.array(made.record.mean)
+  tiles = np.asarray(made.prepare(views)) / made.input_record.scale + np.array(
+    made.input_record.mean
+  )
   assert tiles.shape == (1, 9, 33, 33, 3)
   for number in range(9):
     np.testing.assert_allclose(tiles[0, number], number, atol=1e-3)

@@ -11,7 +11,9 @@ import probe_cases
 import pytest
 import scipy.special
 
-from cfn_jax.evaluation import features, solve, solvers
+from cfn_jax.evaluation import solve
+from cfn_jax.evaluation.frozen import features
+from cfn_jax.evaluation.puzzles import trained_cfn
 from cfn_jax.jigsaw import solving
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.training import devices, scoring
@@ -49,15 +51,15 @@ def test_three_tiles_are_assigned_as_by_hand():
 
 def test_outside_permutations_are_outside_and_different():
   inside = np.array([[0, 1, 2, 3], [3, 2, 1, 0]], np.uint8)
-  found = solvers.draw_outside(inside, 100, seed=0)
+  found = trained_cfn.draw_outside(inside, 100, seed=0)
   assert found.shape == (22, 4) and len(np.unique(found, axis=0)) == 22
   assert not {tuple(row) for row in inside.tolist()} & {tuple(row) for row in found.tolist()}
   every = np.array(list(itertools.permutations(range(4))), np.uint8)
-  assert solvers.draw_outside(every, 5, seed=0).shape == (0, 4)
+  assert trained_cfn.draw_outside(every, 5, seed=0).shape == (0, 4)
   nine = np.array([range(9), range(9)[::-1]], np.uint8)
-  found = solvers.draw_outside(nine, 50, seed=0)
+  found = trained_cfn.draw_outside(nine, 50, seed=0)
   assert found.shape == (50, 9) and len(np.unique(found, axis=0)) == 50
-  np.testing.assert_array_equal(found, solvers.draw_outside(nine, 50, seed=0))
+  np.testing.assert_array_equal(found, trained_cfn.draw_outside(nine, 50, seed=0))
 
 
 @pytest.fixture(scope='module')
@@ -77,7 +79,7 @@ def make_config(trained, **fields):
 def test_the_figures_are_those_of_probabilities_computed_apart(trained):
   """The network, the product of positions and both decodings, puzzle by puzzle in NumPy."""
   config = make_config(trained, **{'solve.puzzles_per_image': 4})
-  solver = solvers.open_solver(config)
+  solver = trained_cfn.open_trained(config)
   *_, pretext, params = trained
   weights = solver.started['pretrained']
   evaluation = solve.make_evaluation(config, solver, weights, solver.permutations)
@@ -140,7 +142,7 @@ def test_the_tiles_and_the_network_are_those_of_its_training(trained):
   expected = scoring.make_score(jigsaw_task.make_task(own, pretext).evaluations['val'], mesh)(
     devices.replicate(params, mesh), lambda: False
   )
-  solver = solvers.open_solver(config)
+  solver = trained_cfn.open_trained(config)
   evaluation = solve.make_evaluation(
     config, solver, solver.started['pretrained'], solver.permutations
   )
@@ -209,7 +211,7 @@ def test_what_solves_no_puzzles_is_refused(trained, tmp_path):
 
 
 def test_a_permutation_set_that_is_not_the_networks_is_refused(trained):
-  weights = solvers.open_solver(make_config(trained)).started['pretrained']
+  weights = trained_cfn.open_trained(make_config(trained)).started['pretrained']
   rows = weights.origin['permutations']
   for changed, message in (
     ([], 'the permutation set is not there'),
@@ -219,13 +221,13 @@ def test_a_permutation_set_that_is_not_the_networks_is_refused(trained):
   ):
     other = weights.replace(origin={**weights.origin, 'permutations': changed})
     with pytest.raises(weights_lib.WeightsError, match=message):
-      solvers.find_permutations(other, 'run')
+      trained_cfn.find_permutations(other, 'run')
   with pytest.raises(weights_lib.WeightsError, match='config of its training is not there'):
-    solvers.complete_config({}, make_config(trained), 'run')
+    trained_cfn.complete_config({}, make_config(trained), 'run')
 
 
 def test_what_the_training_did_not_read_is_no_error_of_solve(trained):
-  weights = solvers.open_solver(make_config(trained)).started['pretrained']
+  weights = trained_cfn.open_trained(make_config(trained)).started['pretrained']
   saved = weights.origin['config']
   data = {
     **saved['data'],
@@ -233,15 +235,15 @@ def test_what_the_training_did_not_read_is_no_error_of_solve(trained):
     'root': '/r',
     'val_split': 'imagenet2012:validation',
   }
-  own = solvers.complete_config({**saved, 'data': data}, make_config(trained), 'run')
+  own = trained_cfn.complete_config({**saved, 'data': data}, make_config(trained), 'run')
   assert (own.data.source, own.data.root, own.data.val_split) == ('records', '/r', '')
 
 
 def test_the_images_may_be_others_and_the_rest_is_that_of_the_training(trained):
-  saved = solvers.open_solver(make_config(trained)).started['pretrained'].origin['config']
+  saved = trained_cfn.open_trained(make_config(trained)).started['pretrained'].origin['config']
   named = {'source': 'tfds', 'split': 'toy:train', 'val_split': 'test', 'val_fraction': 0.5}
   config = make_config(trained, **{f'data.{field}': value for field, value in named.items()})
-  own = solvers.complete_config(saved, config, 'run').to_dict()
+  own = trained_cfn.complete_config(saved, config, 'run').to_dict()
   data = own.pop('data')
   assert own == {name: value for name, value in saved.items() if name != 'data'}
   assert {field: data[field] for field in named} == named and data['root'] == ''
@@ -249,8 +251,8 @@ def test_the_images_may_be_others_and_the_rest_is_that_of_the_training(trained):
 
 
 def test_an_alexnet_solves_no_puzzles(trained, tmp_path):
-  weights = solvers.open_solver(make_config(trained)).started['pretrained']
+  weights = trained_cfn.open_trained(make_config(trained)).started['pretrained']
   trunk = surgery.to_alexnet(weights, num_classes=0)
   arrays.save_npz(tmp_path / 'weights.npz', trunk.params, cards.make_record(trunk))
   with pytest.raises(weights_lib.WeightsError, match='solve no puzzles'):
-    solvers.open_solver(make_config(trained, weights=str(tmp_path)))
+    trained_cfn.open_trained(make_config(trained, weights=str(tmp_path)))

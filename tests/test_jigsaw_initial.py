@@ -19,7 +19,7 @@ def make_pretext(order='caffenet'):
   """The parts of a pretext task that the start depends on; a fixed normalisation."""
   fed = inputs.InputRecord('rgb', (120.0, 110.0, 100.0), (50.0 / 60,) * 3)
   return types.SimpleNamespace(
-    model=types.SimpleNamespace(trunk=types.SimpleNamespace(order=order)), record=fed
+    model=types.SimpleNamespace(trunk=types.SimpleNamespace(order=order)), input_record=fed
   )
 
 
@@ -30,7 +30,7 @@ def same(one, other):
 @pytest.mark.parametrize('place', ['npz file', 'npz', 'safetensors', 'caffe'])
 def test_a_file_and_a_converted_folder_give_the_run_every_layer(tmp_path, place):
   pretext = make_pretext()
-  given = cases.draw(kind='cfn', side=3, stride=2, record=pretext.record, **SMALL)
+  given = cases.draw(kind='cfn', side=3, stride=2, record=pretext.input_record, **SMALL)
   fresh = cases.draw(kind='cfn', side=3, stride=2, seed=1, **SMALL).params
   path = tmp_path / 'w.npz'
   files.save_weights(given, path)
@@ -53,7 +53,7 @@ def test_conv1_is_adapted_to_how_the_run_feeds_it_and_other_heads_stay_behind(tm
   assert report.endswith('they were trained as caffenet, not alexnet')
   assert same(params['fc6'], fresh['fc6']) and same(params['fc8'], given.params['fc8'])
   images = cases.images(1, 67)
-  taken = given.replace(params=params, kind='trunk', input=pretext.record)
+  taken = given.replace(params=params, kind='trunk', input=pretext.input_record)
   found, wanted = (cases.trunk_stages(each, images)['conv5'] for each in (taken, given))
   assert not np.array_equal(params['conv1']['kernel'], given.params['conv1']['kernel'])
   assert cases.difference(found, wanted) < cases.TOLERANCE

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from cfn_jax.jigsaw.permutations import (
+from cfn_jax.jigsaw.permutation_sets.permutations import (
   PermutationError,
   load_permutations,
   make_permutations,

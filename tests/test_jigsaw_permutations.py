@@ -12,12 +12,12 @@ import scipy.optimize
 import scipy.sparse
 import scipy.spatial.distance
 
-from cfn_jax.jigsaw import permutation_assignment as assignment
-from cfn_jax.jigsaw import permutation_groups as groups
-from cfn_jax.jigsaw import permutation_measures as measures
-from cfn_jax.jigsaw import permutation_target as target
-from cfn_jax.jigsaw import permutations
-from cfn_jax.jigsaw.permutations import PermutationError, make_permutations, summarize
+from cfn_jax.jigsaw.permutation_sets import assignment, groups, measures, permutations, target
+from cfn_jax.jigsaw.permutation_sets.permutations import (
+  PermutationError,
+  make_permutations,
+  summarize,
+)
 
 
 def get_pairs(rows):

@@ -7,7 +7,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from cfn_jax.jigsaw import permutations, questions
+from cfn_jax.jigsaw import questions
+from cfn_jax.jigsaw.permutation_sets import permutations
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / 'shared' / 'golden' / 'pretext_tasks.json'
 

@@ -180,7 +180,7 @@ def make_pretext(**changes):
 def test_replacing_a_feature_equals_replacing_the_tile(k):
   _, pretext = make_pretext(**{'model.permutations_per_pass': k})
   batches = pipeline.make_training_batches(
-    pretext.training, pretext.visits, batch_size=4, start_step=0, stop_step=6
+    pretext.training, pretext.transform, batch_size=4, start_step=0, stop_step=6
   )
   for batch in batches:
     if (batch['occluders'] >= 0).any(axis=1).all():

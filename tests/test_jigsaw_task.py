@@ -178,14 +178,14 @@ def test_the_input_record_holds_the_figures_of_the_tiles_that_training_sees(conf
   config.puzzle.normalization = kind
   config.puzzle.grey_fraction = 0.5
   pretext = pretexts.open_pretext(config)
-  record = pretext.record
+  record = pretext.input_record
   made = task.make_task(config, pretext).meta['network']
   assert made == {'order': 'caffenet', 'stride': 2, 'padding': 0, 'input': record.to_json()}
   if kind == 'global':
     assert (record.mean, record.scale) == (MEAN, (1 / STD,) * 3)
     return
   visits = [pretext.training.train(position) for position in range(5)]  # each image once
-  tiles = np.concatenate([pretext.visits.sample(visit).tiles for visit in visits]).astype(float)
+  tiles = np.concatenate([pretext.transform.sample(visit).tiles for visit in visits]).astype(float)
   axes = (1, 2, 3) if kind == 'tile' else (1, 2)
   mean = np.mean([tile.mean(axis=None if kind == 'tile' else (0, 1)) for tile in tiles], axis=0)
   np.testing.assert_allclose(record.mean, np.broadcast_to(mean, 3), rtol=1e-6)
@@ -200,11 +200,11 @@ def test_the_input_record_holds_the_figures_of_the_tiles_that_training_sees(conf
 
 def test_images_that_cannot_be_read_are_left_out_of_the_measured_record(config, tmp_path):
   (tmp_path / 'train' / '03.png').write_bytes(b'no image')
-  record = pretexts.open_pretext(config).record
+  record = pretexts.open_pretext(config).input_record
   assert record.std not in (STD, 0) and np.isfinite(record.std)
   for path in (tmp_path / 'train').iterdir():
     path.write_bytes(b'no image')
-  record = pretexts.open_pretext(config).record
+  record = pretexts.open_pretext(config).input_record
   assert (record.mean, record.std) == (MEAN, STD)
 
 
@@ -232,7 +232,7 @@ def test_stacked_network_takes_one_permutation_a_pass(config):
 
 def test_fixed_permutations_are_few_and_always_the_same_for_an_image(config):
   config.permutations.fixed_per_image = 2
-  visits = pretexts.open_pretext(config).visits
+  visits = pretexts.open_pretext(config).transform
   images = np.random.default_rng(0).integers(0, 256, (6, 90, 90, 3), dtype=np.uint8)
   seen = []
   for index, image in enumerate(images):
@@ -249,7 +249,7 @@ def test_transform_gives_tiles_and_labels_of_their_stated_shapes(config):
   for k, shape in ((1, ()), (3, (3,))):
     config.model.permutations_per_pass = k
     pretext = pretexts.open_pretext(config)
-    example = pretext.visits(pretext.validation.evaluate(0))
+    example = pretext.transform(pretext.validation.evaluate(0))
     assert example['tiles'].shape == (9, 25, 25, 3) and example['tiles'].dtype == np.uint8
     assert example['label'].shape == shape and example['label'].dtype == np.int32
     assert pretext.input_shape() == (1, 9, 25, 25, 3)
@@ -363,7 +363,7 @@ def test_evaluation_counts_each_puzzle_once_for_any_batch_size(config, k):
   params['fc8']['kernel'] *= 30
   reports = [evaluate(config, batch_size, params) for batch_size in (1, 7, 64)]
 
-  examples = [pretext.visits(pretext.validation.evaluate(i)) for i in range(23)]
+  examples = [pretext.transform(pretext.validation.evaluate(i)) for i in range(23)]
   batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
   logits = np.asarray(jax.jit(pretext.logits)(params, batch), np.float64)
   labels = batch['label'].reshape(-1)
@@ -385,7 +385,7 @@ def test_k_puzzles_score_as_k_puzzles_shuffled_by_hand(config):
   config.model.permutations_per_pass = 3
   pretext = pretexts.open_pretext(config)
   params = pretext.init(0)
-  example = pretext.visits(pretext.validation.evaluate(2))
+  example = pretext.transform(pretext.validation.evaluate(2))
   together = jax.jit(pretext.logits)(params, {name: rows[None] for name, rows in example.items()})
   permutations = pretext.questions.rows[example['label']]
   shuffled = np.stack([example['tiles'][permutation] for permutation in permutations])

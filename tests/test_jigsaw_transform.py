@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cfn_jax.data import pipeline, streams
-from cfn_jax.jigsaw import permutations, puzzle, transform
+from cfn_jax.jigsaw import puzzle, transform
+from cfn_jax.jigsaw.permutation_sets import permutations
 
 GEOMETRY = puzzle.Geometry(
   resize_px=32,

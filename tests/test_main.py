@@ -332,7 +332,7 @@ def test_other_grids_train_and_draw(grid, cells, tmp_path):
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_set_from_a_file_is_the_one_that_trains(tmp_path):
-  from cfn_jax.jigsaw import permutations
+  from cfn_jax.jigsaw.permutation_sets import permutations
 
   given = permutations.make_permutations(8, method='code')
   permutations.save_permutations(tmp_path / 'set.csv', given)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from cfn_jax import benchmark
 from cfn_jax import permutations as command
-from cfn_jax.jigsaw import permutation_table, permutations
+from cfn_jax.jigsaw.permutation_sets import permutations, table
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / 'docs' / 'permutations.md'
 
@@ -178,4 +178,4 @@ def test_benchmark_refuses_bad_input_in_one_line(capsys):
 
 @pytest.mark.slow
 def test_the_documented_table_is_what_the_command_prints():
-  assert permutation_table.make_table() in DOCS.read_text()
+  assert table.make_table() in DOCS.read_text()

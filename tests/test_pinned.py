@@ -28,7 +28,7 @@ def test_the_first_batches_of_small_are_those_of_every_version(tmp_path):
   config.data.val_fraction = 0.0
   pretext = pretexts.open_pretext(config, evaluated=False)
   batches = pipeline.make_training_batches(
-    pretext.training, pretext.visits, batch_size=5, start_step=0, stop_step=4
+    pretext.training, pretext.transform, batch_size=5, start_step=0, stop_step=4
   )
   digest = hashlib.sha256(pretext.questions.rows.tobytes())
   for batch in batches:

@@ -11,7 +11,9 @@ import scipy.special
 
 from cfn_jax import command
 from cfn_jax.data import pipeline
-from cfn_jax.evaluation import features, solvers, trunks
+from cfn_jax.evaluation import trunks
+from cfn_jax.evaluation.frozen import features
+from cfn_jax.evaluation.puzzles import trained_cfn
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.models import alexnet
@@ -60,7 +62,7 @@ def test_networks_have_the_parameters_that_were_counted_elsewhere(name, count):
 
 
 def test_the_sources_tiles_lie_where_its_figures_say():
-  geometry = steps.make_pretext(command.load_config('relative_position:doersch')).visits.geometry
+  geometry = steps.make_pretext(command.load_config('relative_position:doersch')).transform.geometry
   assert (geometry.tile_px, geometry.pitch_px) == (96, 144)
   assert (geometry.cell_px - geometry.tile_px) / 2 == 7  # jitter either way
   assert geometry.pitch_px - geometry.tile_px == 48  # the gap on average
@@ -72,7 +74,7 @@ def test_k_questions_of_one_pass_have_the_logits_of_k_passes():
   config.model.permutations_per_pass = 40
   pretext = pretexts.open_pretext(config)
   batch = next(
-    pipeline.make_evaluation_batches(pretext.validation, pretext.visits, batch_size=2, limit=2)
+    pipeline.make_evaluation_batches(pretext.validation, pretext.transform, batch_size=2, limit=2)
   )
   params = pretext.init(0)
   together = jax.jit(pretext.logits)(params, batch)  # [2, 40, 8]
@@ -148,7 +150,7 @@ def test_a_network_of_pairs_sees_no_other_tile(trained):
     pytest.skip('of pairs')
   pretext = pretexts.open_pretext(config)
   batch = next(
-    pipeline.make_evaluation_batches(pretext.validation, pretext.visits, batch_size=2, limit=2)
+    pipeline.make_evaluation_batches(pretext.validation, pretext.transform, batch_size=2, limit=2)
   )
   params = files.load_weights(str(workdir)).params
   one = np.zeros((2, 8), np.int32)  # the question of tiles 4 and 0
@@ -161,7 +163,7 @@ def test_a_network_of_pairs_sees_no_other_tile(trained):
 
 def test_a_rotated_image_shifts_the_class():
   config = make_config('rotation:tiny', **{'puzzle.crop_mode': 'centre'})
-  visits = pretexts.open_pretext(config).visits
+  visits = pretexts.open_pretext(config).transform
   image = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
 
   def cut(image):
@@ -256,7 +258,7 @@ def test_solve_is_about_jigsaws(trained):
   with solve.unlocked():
     solve.weights = str(workdir)
   with pytest.raises(ValueError, match=f'a network of {config.task}: solve.py is about jigsaw'):
-    solvers.open_solver(solve)
+    trained_cfn.open_trained(solve)
 
 
 def test_a_jigsaw_starts_from_the_trunk_of_another_task(trained):

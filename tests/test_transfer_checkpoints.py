@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfn_jax.errors import CfnError
-from cfn_jax.jigsaw import permutation_files
+from cfn_jax.jigsaw.permutation_sets import files as permutation_files
 from cfn_jax.training import digests, step_folders
 from cfn_jax.transfer import cards, export, files
 from cfn_jax.transfer import weights as weights_lib

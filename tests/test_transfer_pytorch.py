@@ -384,7 +384,7 @@ def test_vissls_trunks_give_our_activations(torch, order):
   assert (found.order, found.stride, found.left_over) == (order, stride, []) and not found.notes
   record = inputs.RECORDS['caffe']
   weights = weights_lib.make_weights(
-    found.params, order=order, stride=stride, record=record, origin={}
+    found.params, order=order, stride=stride, input_record=record, origin={}
   )
   prepared = record.prepare(cases.images(1, 67))
   x = torch.from_numpy(prepared.transpose(0, 3, 1, 2).copy())

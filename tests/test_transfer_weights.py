@@ -200,7 +200,9 @@ def _with(name, **arrays):
 )
 def test_weights_that_fit_no_network_are_refused(params, words):
   with pytest.raises(weights_lib.WeightsError, match=words):
-    weights_lib.make_weights(params, order='caffenet', stride=4, record=RECORDS['unit'], origin={})
+    weights_lib.make_weights(
+      params, order='caffenet', stride=4, input_record=RECORDS['unit'], origin={}
+    )
 
 
 @pytest.mark.parametrize('width', [0.1, 0.25, 0.3, 0.5, 1.0, 1.37])

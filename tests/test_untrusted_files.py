@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cfn_jax.data import array_records, prepare
 from cfn_jax.data.record import SourceError
-from cfn_jax.jigsaw import permutation_files, permutations
+from cfn_jax.jigsaw.permutation_sets import files, permutations
 
 MANY = settings(
   max_examples=600,
@@ -74,7 +74,7 @@ def _takes_little_memory():
 def permutation_contents():
   made = permutations.make_permutations(20)
   return {
-    suffix: permutation_files.encode_permutations(f'set.{suffix}', made)
+    suffix: files.encode_permutations(f'set.{suffix}', made)
     for suffix in ('npy', 'bin', 'csv', 'txt')
   }
 
@@ -92,8 +92,8 @@ def test_a_mutated_permutation_file_is_a_set_or_a_clean_error(
   def check(changes):
     path.write_bytes(mutate(permutation_contents[suffix], changes))
     try:
-      found = permutation_files.load_permutations(path, grid=3).permutations
-    except permutation_files.PermutationError as error:
+      found = files.load_permutations(path, grid=3).permutations
+    except files.PermutationError as error:
       counts['refused'] += 1
       assert len(str(error)) < 600 and str(path) in str(error)
       return

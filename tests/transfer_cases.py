@@ -38,7 +38,9 @@ def draw(
     params['fc6'] = _layer(rng, (side * side * before, features))
     params['fc7'] = _layer(rng, (tiles * features, features + 8))
     params['fc8'] = _layer(rng, (features + 8, outputs))
-  return weights_lib.make_weights(params, order=order, stride=stride, record=record, origin={})
+  return weights_lib.make_weights(
+    params, order=order, stride=stride, input_record=record, origin={}
+  )
 
 
 def _layer(rng, shape):

@@ -17,7 +17,7 @@ from cfn_jax.training import metrics
 
 
 def sum_losses(
-  logits: jax.Array, labels: jax.Array, *, several: bool
+  logits: jax.Array, labels: jax.Array, *, multilabel: bool
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the summed losses of images, logits `[B, K]`, and how many are right.
 
@@ -25,7 +25,7 @@ def sum_losses(
   classes that are not ignored, summed over the classes, as Kraehenbuehl's layer does; right is the
   share of the classes, times B.
   """
-  if not several:
+  if not multilabel:
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return jnp.sum(losses), jnp.sum(jnp.argmax(logits, axis=-1) == labels)
   counted = labels != scores.IGNORED

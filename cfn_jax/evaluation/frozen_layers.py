@@ -13,7 +13,8 @@ import ml_collections
 from cfn_jax import fields
 from cfn_jax.data import views
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import classifier, labelled, runs, tables, testing, trunks
+from cfn_jax.evaluation import labelled, runs, tables, trunks
+from cfn_jax.evaluation.finetuning import classifier, passes
 from cfn_jax.models import figures
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import weights as weights_lib
@@ -44,7 +45,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
     raise CfnError(f'layers = {layers}: different numbers from 1 to 5')
   started = trunks.open_compared(config)
-  data = labelled.open_labelled(config, several=False, min_side_px=config.views.resize_px)
+  data = labelled.open_labelled(config, multilabel=False, min_side_px=config.views.resize_px)
   made = [
     make_run(config, data, each, k, name=_name(run, k))
     for run, each in started.items()
@@ -74,16 +75,16 @@ def make_run(
   made = classifier.Classifier(
     network=network,
     view_px=view.view_px,
-    record=placed.input,
+    input_record=placed.input,
     class_names=data.class_names,
-    several=False,
+    multilabel=False,
     initial=figures.Initial(model.init, placed.order),
     given=placed.params,
     loaded=locked,
     locked=locked,
   )
   views_of = views.MakeViews('random', view.view_px, view.resize_px, view.resize, view.mirror)
-  return testing.make_run(
+  return passes.make_run(
     config,
     made,
     data,

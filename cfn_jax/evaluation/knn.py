@@ -16,7 +16,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import feature_cache, identity, probing, runs, scores
+from cfn_jax.evaluation import identity, runs, scores
+from cfn_jax.evaluation.frozen import feature_cache, probing
 from cfn_jax.training import devices, stopping
 from cfn_jax.training import task as tasks
 
@@ -60,8 +61,8 @@ def _judge(
         testing, training, layer, k=c.k, block_rows=c.block_rows, mesh=mesh
       )
       found = vote(similarities, training.labels[nearest], len(names), temperature=c.temperature)
-      rows[layer] = found if config.several else scores.rank_labels(found, testing.labels)
-    return probing.detail(rows, names=names, several=config.several)
+      rows[layer] = found if config.multilabel else scores.rank_labels(found, testing.labels)
+    return probing.detail(rows, names=names, multilabel=config.multilabel)
 
   return runs.remember(name, identity.describe(config) | extracted.identity(), folder, compute)
 

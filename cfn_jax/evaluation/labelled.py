@@ -1,7 +1,7 @@
 """Labelled images for the evaluations, opened from a config and checked before any training.
 
 Any labelled source: class folders, records and TFDS (one class an image), VOC folders and TFDS's
-VOC (several). Between data/ and the evaluations.
+VOC (multilabel). Between data/ and the evaluations.
 """
 
 import dataclasses
@@ -53,12 +53,12 @@ class Labelled:
 
 
 def open_labelled(
-  config: ml_collections.ConfigDict, *, several: bool, min_side_px: int = 0
+  config: ml_collections.ConfigDict, *, multilabel: bool, min_side_px: int = 0
 ) -> Labelled:
   """Opens the images that a config names.
 
   Args:
-    several: an image has several classes (VOC).
+    multilabel: an image has several classes (VOC).
     min_side_px: see `pipeline.Reader`.
 
   Raises:
@@ -74,7 +74,7 @@ def open_labelled(
   read = functools.partial(
     pipeline.Reader, seed=config.seed, min_side_px=min_side_px, on_bad_image=d.on_bad_image
   )
-  if several:
+  if multilabel:
     ours, names = training.multi_labels(d.labels)
     theirs, test_names = testing.multi_labels(d.labels)
     check_same_classes(names, test_names)

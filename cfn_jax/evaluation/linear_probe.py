@@ -14,7 +14,8 @@ from typing import Any
 import ml_collections
 
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import linear_task, probing, runs, svm
+from cfn_jax.evaluation import runs
+from cfn_jax.evaluation.frozen import linear_task, probing, svm
 from cfn_jax.training import settings
 from cfn_jax.training import task as tasks
 
@@ -56,7 +57,7 @@ def _judge(
     config,
     extracted,
     names=names,
-    several=config.several,
+    multilabel=config.multilabel,
     summary=[
       ('run', f'{probe.started[name].label()}: a linear classifier on {listed}'),
       ('training', probe.data.training.reader.source.description),
@@ -64,6 +65,6 @@ def _judge(
     ],
   )
   final = linear_task.make_evaluation(
-    extracted.testing, names, several=config.several, config=config, report=probing.detail
+    extracted.testing, names, multilabel=config.multilabel, config=config, report=probing.detail
   )
   return runs.execute_run(runs.Run(name, task, {'': final}), config, folder)

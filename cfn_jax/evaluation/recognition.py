@@ -13,7 +13,8 @@ import ml_collections
 from cfn_jax import fields
 from cfn_jax.data import views
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import classifier, labelled, runs, tables, testing
+from cfn_jax.evaluation import labelled, runs, tables
+from cfn_jax.evaluation.finetuning import classifier, passes
 from cfn_jax.jigsaw import network as networks
 from cfn_jax.models import alexnet, cfn, figures, inputs
 from cfn_jax.training import task as tasks
@@ -39,7 +40,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   if view.crop not in CROPS:
     raise CfnError(f"views.crop = '{view.crop}' is unknown: one of {', '.join(CROPS)}")
   least = view.view_px if view.crop == 'whole' else view.resize_px
-  data = labelled.open_labelled(config, several=False, min_side_px=least)
+  data = labelled.open_labelled(config, multilabel=False, min_side_px=least)
   return runs.Plan(
     runs=[make_run(config, data)],
     origins={},
@@ -66,7 +67,7 @@ def make_run(config: ml_collections.ConfigDict, data: labelled.Labelled) -> runs
     views_of, crop='whole' if view.crop == 'whole' else 'centre', mirror=False, draws=1
   )
   several = dataclasses.replace(views_of, mirror=test.mirror, draws=test.draws)
-  return testing.make_run(
+  return passes.make_run(
     config,
     made,
     data,
@@ -105,15 +106,15 @@ def make_classifier(
   return classifier.Classifier(
     network=network,
     view_px=view.view_px,
-    record=make_record(config),
+    input_record=make_input(config),
     class_names=class_names,
-    several=False,
+    multilabel=False,
     initial=figures.Initial(model.init, model.order),
     grid=grid,
   )
 
 
-def make_record(config: ml_collections.ConfigDict) -> inputs.InputRecord:
+def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
   """Reads how views, or tiles, become the input.
 
   Raises:

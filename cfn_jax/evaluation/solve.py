@@ -21,9 +21,11 @@ import optax
 from cfn_jax import fields
 from cfn_jax.data import feed
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import features, identity, linear_task, positions, runs, solvers, tables
-from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.evaluation import identity, runs, tables
+from cfn_jax.evaluation.frozen import features, linear_task
+from cfn_jax.evaluation.puzzles import positions, trained_cfn
 from cfn_jax.jigsaw import solving
+from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.training import devices, loop, settings
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints, networks
@@ -50,21 +52,22 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
       f'features.part_images = {config.features.part_images}: a multiple of eval_batch_size = '
       f'{config.eval_batch_size}'
     )
-  solver = solvers.open_solver(config)
+  trained = trained_cfn.open_trained(config)
   labels = {'pretrained': config.weights, 'random': 'random'}
-  origin = weights_lib.json_ready(dict(solver.started['pretrained'].origin))
+  origin = weights_lib.json_ready(dict(trained.started['pretrained'].origin))
   origin.pop('permutations', None)
 
   def execute(workdir: pathlib.Path) -> dict[str, Any]:
     found = {
-      name: run(config, solver, name, workdir / name, label=labels[name]) for name in solver.started
+      name: run(config, trained, name, workdir / name, label=labels[name])
+      for name in trained.started
     }
     runs.present(
       config,
       workdir,
       found,
       origins={config.weights: origin},
-      show=lambda found: show(found, solver, labels),
+      show=lambda found: show(found, trained, labels),
     )
     return found
 
@@ -73,17 +76,17 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
 
 def run(
   config: ml_collections.ConfigDict,
-  solver: solvers.Solver,
+  trained: trained_cfn.TrainedCfn,
   name: str,
   folder: pathlib.Path,
   *,
   label: str,
 ) -> dict[str, Any]:
   """Trains the probe of positions, then scores the network and the product of positions."""
-  weights = solver.started[name]
-  visits = solver.visits(solver.permutations, config.solve.puzzles_per_image)
-  extracted = positions.extract(config, weights, solver.readers, visits, folder / 'features')
-  task = positions.make_task(config, extracted, solver.tiles, label)
+  weights = trained.started[name]
+  visits = trained.make_transform(trained.permutations, config.solve.puzzles_per_image)
+  extracted = positions.extract(config, weights, trained.readers, visits, folder / 'features')
+  task = positions.make_task(config, extracted, trained.tiles, label)
   mesh = devices.make_mesh(config.num_devices)
 
   def compute() -> dict[str, Any]:
@@ -92,11 +95,11 @@ def run(
     loop.run(task, config, folder / 'positions')
     probe = checkpoints.read_params(folder / 'positions', step=str(config.num_steps))
     placed = devices.replicate({'network': weights.params, 'probe': probe}, mesh)
-    sets = {'': solver.permutations}
-    if len(solver.outside) > 1:
-      sets['outside'] = solver.outside
+    sets = {'': trained.permutations}
+    if len(trained.outside) > 1:
+      sets['outside'] = trained.outside
     passes = {
-      which: make_evaluation(config, solver, weights, shown) for which, shown in sets.items()
+      which: make_evaluation(config, trained, weights, shown) for which, shown in sets.items()
     }
     kept = 'the position probe is trained'
     figures = runs.score(passes, placed, mesh, kept=kept)
@@ -107,15 +110,15 @@ def run(
     **task.fingerprint,
     **identity.describe(config),
     'weights': identity.describe_weights(weights),
-    'permutation set': permutation_sets.fingerprint(solver.permutations),
-    'outside': permutation_sets.fingerprint(solver.outside) if len(solver.outside) else '',
+    'permutation set': permutation_sets.fingerprint(trained.permutations),
+    'outside': permutation_sets.fingerprint(trained.outside) if len(trained.outside) else '',
   }
   return runs.remember(name, settings, folder, compute)
 
 
 def make_evaluation(
   config: ml_collections.ConfigDict,
-  solver: solvers.Solver,
+  trained: trained_cfn.TrainedCfn,
   weights: weights_lib.Weights,
   shown: np.ndarray,
 ) -> tasks.RowEvaluation:
@@ -123,12 +126,12 @@ def make_evaluation(
 
   Its parameters are `network` and `probe`. Of others there is no label, so no loss and no bits.
   """
-  visits = solver.visits(shown, config.solve.puzzles_per_image)
-  inside = shown is solver.permutations
+  visits = trained.make_transform(shown, config.solve.puzzles_per_image)
+  inside = shown is trained.permutations
   network = networks.make_network(weights, dropout=0.0)
-  every = solving.make_positions(solver.permutations)  # [N, T, T]
+  every = solving.make_positions(trained.permutations)  # [N, T, T]
   images = feed.Feed(
-    solver.readers['validation'],
+    trained.readers['validation'],
     visits,
     feed.make_loading(config),
     config.eval_batch_size,
@@ -154,7 +157,7 @@ def make_evaluation(
     return rows
 
   return tasks.RowEvaluation(
-    images.evaluate, measure, lambda rows: report(rows, len(solver.permutations))
+    images.evaluate, measure, lambda rows: report(rows, len(trained.permutations))
   )
 
 
@@ -179,9 +182,11 @@ def report(rows: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
   return figures
 
 
-def show(found: Mapping[str, Any], solver: solvers.Solver, labels: Mapping[str, str]) -> None:
+def show(
+  found: Mapping[str, Any], trained: trained_cfn.TrainedCfn, labels: Mapping[str, str]
+) -> None:
   """Prints the table: figures down, runs across, chance beside them."""
-  count, tiles = solver.permutations.shape
+  count, tiles = trained.permutations.shape
   least = 100 / math.factorial(tiles)
 
   def row(title: str, chance: float, *path: str, scale: float = 100.0) -> tables.Row:

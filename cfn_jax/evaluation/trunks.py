@@ -90,7 +90,7 @@ def _draw(shapes: Any, initial: figures.Initial, seed: int, **fields: Any) -> Tr
   weights = weights_lib.make_weights(
     alexnet.draw_parameters(shapes, initial, seed=seed),
     order=initial.order,
-    record=RECORDS[initial.init],
+    input_record=RECORDS[initial.init],
     **{'origin': {}, **fields},
   )
   if weights.kind == 'cfn':  # its tiles are normalised one by one; over all of them it is the same

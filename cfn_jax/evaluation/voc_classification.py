@@ -15,7 +15,8 @@ import ml_collections
 from cfn_jax import fields
 from cfn_jax.data import views
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import classifier, labelled, magic_init, runs, tables, testing, trunks
+from cfn_jax.evaluation import labelled, runs, tables, trunks
+from cfn_jax.evaluation.finetuning import classifier, magic_init, passes
 from cfn_jax.models import figures
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import surgery
@@ -55,7 +56,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     raise CfnError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
   magic_init.check(config.magic_init)
   started = trunks.open_compared(config)
-  data = labelled.open_labelled(config, several=True)  # at its own size: scales count its pixels
+  data = labelled.open_labelled(config, multilabel=True)  # at its own size: scales count its pixels
   labels = {name: each.label() for name, each in started.items()}
   return runs.Plan(
     runs=[make_run(config, data, each, name) for name, each in started.items()],
@@ -78,7 +79,7 @@ def make_run(
   view = views.MakeViews('scaled', config.views.view_px, 0, 'squash', config.views.mirror)
   trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
   taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
-  return testing.make_run(
+  return passes.make_run(
     config,
     made,
     data,
@@ -125,9 +126,9 @@ def make_classifier(
   made = classifier.Classifier(
     network=network,
     view_px=px,
-    record=placed.input,
+    input_record=placed.input,
     class_names=data.class_names,
-    several=True,
+    multilabel=True,
     initial=figures.Initial(model.init, placed.order),
     fc_init=model.fc_init,
     given=params,

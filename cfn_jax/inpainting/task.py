@@ -203,7 +203,7 @@ def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task
     sums = {name: jnp.sum(made.errors(x, batch) * mask) for name, x in fillings_of.items()}
     return sums | {'count': jnp.sum(mask)}
 
-  def record(workdir: pathlib.Path) -> None:
+  def write_files(workdir: pathlib.Path) -> None:
     if loading.host == 0:
       metrics.write_json(workdir / 'config.json', config.to_dict())
     training.bad.open(workdir)
@@ -226,7 +226,7 @@ def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task
     fingerprint=make_fingerprint(config, made),
     summary=summarize(config, made),
     chance_loss=made.chance,
-    record=record,
+    write_files=write_files,
     pictures=fillings.make_pictures(
       made.training, made.holes, made.validation, made.judged(), made.fill, made.target, made.chance
     ),

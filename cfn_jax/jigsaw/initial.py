@@ -22,7 +22,7 @@ def load_initial(
   """
   weights = files.load_weights(path)
   if 'conv1' in weights.params:
-    weights = surgery.fold_input(weights, to=pretext.record)
+    weights = surgery.fold_input(weights, to=pretext.input_record)
   layers = tuple(name for name in params if _is_taken(name, params, weights.params))
   if not layers:
     raise weights_lib.WeightsError(

@@ -16,8 +16,9 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.data import feed, pipeline, sources
 from cfn_jax.errors import CfnError
-from cfn_jax.jigsaw import network, questions, transform
-from cfn_jax.jigsaw import permutations as permutation_sets
+from cfn_jax.jigsaw import network, questions
+from cfn_jax.jigsaw import transform as transforms
+from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.models import alexnet, cfn, figures, inputs
 from cfn_jax.training import task as tasks
 
@@ -138,7 +139,7 @@ class Pretext:
   training: pipeline.Reader
   validation: pipeline.Reader
   questions: questions.Questions
-  visits: transform.MakePuzzle
+  transform: transforms.MakePuzzle
   input: inputs.InputRecord
   model: alexnet.AlexNet
   group: int = 1  # steps in a row that share the decoded images
@@ -154,11 +155,11 @@ class Pretext:
 
   def input_shape(self) -> tuple[int, ...]:
     """Returns the shape of the tiles of one question, as a batch of one."""
-    side = self.visits.geometry.tile_px
+    side = self.transform.geometry.tile_px
     return (1, self.questions.shown, side, side, 3)
 
   @functools.cached_property
-  def record(self) -> inputs.InputRecord:
+  def input_record(self) -> inputs.InputRecord:
     """How tiles become the input, as weights files say it.
 
     Where each tile is normalised by its own figures, `mean` and `std` of the record are the means
@@ -169,14 +170,14 @@ class Pretext:
     own = self.input
     if not own.normalization:
       return own
-    found = transform.measure_tiles(self.training, self.visits, own.normalization)
+    found = transforms.measure_tiles(self.training, self.transform, own.normalization)
     mean, std = found or (own.mean, 0.0)
     keeps = own.normalization == 'mean' or not std
     return dataclasses.replace(own, mean=mean, std=own.std if keeps else std)
 
   def describe(self) -> dict[str, Any]:
     """Returns what a checkpoint says of the network, for transfer/: plain values."""
-    return self.model.trunk.describe() | {'input': self.record.to_json()}
+    return self.model.trunk.describe() | {'input': self.input_record.to_json()}
 
   def logits(self, params: Any, batch: tasks.Batch, key: jax.Array | None = None) -> jax.Array:
     """Returns logits `[B, K]`, or `[B, k, K]`, of a batch; with a key, of training.
@@ -191,11 +192,11 @@ class Pretext:
   ) -> jax.Array:
     """Returns the logits of a batch whose tiles are prepared."""
     arguments: dict[str, Any] = {}
-    if self.visits.puzzles > 1:
+    if self.transform.puzzles > 1:
       arguments['rows'] = self._rows(batch)
     if key is not None:
       arguments |= {'train': True, 'rngs': {'dropout': key}}
-      if self.visits.occluders:
+      if self.transform.occluders:
         arguments['occluders'] = self._occluders(batch)
     logits: Any = self.model.apply({'params': params}, tiles, **arguments)
     return logits
@@ -207,7 +208,7 @@ class Pretext:
   def _occluders(self, batch: tasks.Batch) -> jax.Array:
     """Returns a batch's occluders by place: where k = 1, tiles do not stand in reading order."""
     occluders: jax.Array = batch['occluders']
-    if self.visits.puzzles > 1:
+    if self.transform.puzzles > 1:
       return occluders
     rows = self._rows(batch)
     # A puzzle's place shows the tile of its row: occluders are of tiles, and come from tiles.
@@ -222,11 +223,11 @@ class Pretext:
 
     A network that takes one question a pass is asked what it is trained on.
     """
-    visits, asked = dataclasses.replace(self.visits, occluders=0), self.questions
+    visits, asked = dataclasses.replace(self.transform, occluders=0), self.questions
     if asked.name == 'relative_position' and isinstance(self.model, cfn.Cfn):
       asked = questions.ask_relative_position(visits.geometry.grid, 'all')
       visits = dataclasses.replace(visits, rows=asked.rows, puzzles=len(asked))
-    return dataclasses.replace(self, questions=asked, visits=visits)
+    return dataclasses.replace(self, questions=asked, transform=visits)
 
   def answers(self, label: jax.Array) -> jax.Array:
     """Returns the classes that answer questions, by their numbers."""
@@ -269,13 +270,13 @@ def make_pretext(
 ) -> Pretext:
   """Makes the questions and the network of a config, then opens its images; see `open_pretext`."""
   fields.check_numbers(config, LIMITS)
-  geometry = transform.make_geometry(config)
+  geometry = transforms.make_geometry(config)
   record = make_input(config)
   asked = make_questions(config)
   check_occluders(config, asked)
   model = network.make_model(config, asked.classes)
   training, validation = open_readers()
-  visits = transform.MakePuzzle(
+  visits = transforms.MakePuzzle(
     geometry=geometry,
     rows=asked.rows,
     puzzles=config.model.permutations_per_pass,
@@ -287,7 +288,7 @@ def make_pretext(
     training=training,
     validation=validation,
     questions=asked,
-    visits=visits,
+    transform=visits,
     input=record,
     model=model,
     group=config.data.puzzles_per_image,

@@ -8,9 +8,9 @@ from typing import Any
 import ml_collections
 
 from cfn_jax import terminal
-from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, questions
+from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.models import alexnet
 from cfn_jax.training import metrics
 
@@ -21,8 +21,8 @@ def summarize(
   """Returns the task's rows of the start-up summary."""
   asked, images = pretext.questions, len(pretext.training.source)
   visits = config.num_steps * config.batch_size
-  puzzles = pretext.visits.puzzles
-  geometry = pretext.visits.geometry
+  puzzles = pretext.transform.puzzles
+  geometry = pretext.transform.geometry
   rows = [
     ('training', pretext.training.source.description),
     ('validation', pretext.validation.source.description),
@@ -30,7 +30,7 @@ def summarize(
       'puzzle',
       f'{_describe_tiles(geometry)}, crop {geometry.crop_px} px ({geometry.crop_mode}), '
       f'{_describe_colours(geometry)}'
-      + (f', up to {pretext.visits.occluders} occluders' if pretext.visits.occluders else ''),
+      + (f', up to {pretext.transform.occluders} occluders' if pretext.transform.occluders else ''),
     ),
     _describe_questions(asked),
     (

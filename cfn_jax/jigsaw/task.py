@@ -19,9 +19,9 @@ import numpy as np
 import optax
 
 from cfn_jax.data import feed
-from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, questions, reports, solving
+from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.training import loop, metrics, optimizer, settings, step_folders
 from cfn_jax.training import task as tasks
@@ -75,11 +75,11 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
   """Builds what the training loop needs."""
   loading, asked, judged = feed.make_loading(config), pretext.questions, pretext.judged()
   training = feed.Feed(
-    pretext.training, pretext.visits, loading, config.batch_size, group=pretext.group
+    pretext.training, pretext.transform, loading, config.batch_size, group=pretext.group
   )
   validation = feed.Feed(
     pretext.validation,
-    judged.visits,
+    judged.transform,
     loading,
     config.eval_batch_size,
     limit=pretext.val_max_images,
@@ -93,7 +93,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     sums = _score(pretext.logits(params, batch, key), answers, jnp.ones(()))
     return sums['loss'] / sums['count'], sums
 
-  def record(workdir: pathlib.Path) -> None:
+  def write_files(workdir: pathlib.Path) -> None:
     if loading.host == 0:
       if asked.name == 'jigsaw':
         permutation_sets.save_permutations(workdir / 'permutations.npy', asked.rows)
@@ -115,13 +115,13 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     best='val_accuracy',
     labels=optimizer.label_parameters,
     examples={
-      asked.plural: config.batch_size * pretext.visits.puzzles,
+      asked.plural: config.batch_size * pretext.transform.puzzles,
       'images': config.batch_size,
     },
     fingerprint=make_fingerprint(config, pretext),
     summary=reports.summarize(config, pretext),
     chance_loss=asked.chance_loss,
-    record=record,
+    write_files=write_files,
     pictures=run_pictures.make_pictures(pretext),
     pairs=config.puzzle.occluders > 0,
     end_pictures=run_pictures.END,
@@ -187,7 +187,7 @@ def _predict(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns logits `[B, k, K]`, and the answers and numbers `[B, k]` of the questions."""
   logits, label = judged.logits(params, batch), batch['label']
-  if judged.visits.puzzles == 1:
+  if judged.transform.puzzles == 1:
     logits, label = logits[:, None], label[:, None]
   return logits, judged.answers(label), label
 

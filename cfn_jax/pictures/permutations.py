@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cfn_jax import names
-from cfn_jax.jigsaw import permutation_measures as measures
+from cfn_jax.jigsaw.permutation_sets import measures
 from cfn_jax.pictures import figures
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def make_pictures(pretext: pretexts.Pretext) -> dict[str, Callable[..., None]]:
       for row, (tiles, labels) in enumerate(zip(batch['tiles'], batch['label'])):
         label = int(np.ravel(labels)[0])
         in_order = tiles
-        if pretext.visits.puzzles == 1 and asked.name == 'jigsaw':
+        if pretext.transform.puzzles == 1 and asked.name == 'jigsaw':
           in_order = puzzle.unshuffle(tiles, asked.rows[label])
         whole = puzzles.lay_out(in_order)
         shown.append(puzzles.Shown(_take(tiles, label, pretext), label, whole, f'row {row}'))
@@ -64,7 +64,7 @@ def draw_training_puzzles(path: pathlib.Path, pretext: pretexts.Pretext) -> None
   """Draws the first puzzles of a run."""
   count = min(SHOWN_PUZZLES, len(pretext.training.source))
   visits = [pretext.training.train(position) for position in range(count)]
-  note = 'tiles that occluders replace are not shown' if pretext.visits.occluders else ''
+  note = 'tiles that occluders replace are not shown' if pretext.transform.occluders else ''
   shown = _show(visits, pretext, group=pretext.group)
   puzzles.draw_puzzles(path, shown, pretext.questions, note=note)
 
@@ -81,7 +81,7 @@ def _show(
 ) -> list[puzzles.Shown]:
   shown = []
   for visit in visits:
-    made = pretext.visits.first_of_group(visit, group)
+    made = pretext.transform.first_of_group(visit, group)
     label = int(made.labels[0])
     tiles = _take(made.tiles, label, pretext)
     shown.append(puzzles.Shown(tiles, label, made.crop, visit.name))
@@ -90,4 +90,4 @@ def _show(
 
 def _take(tiles: np.ndarray, label: int, pretext: pretexts.Pretext) -> np.ndarray:
   """Returns the tiles of an example's question, which the network takes itself where k > 1."""
-  return tiles[pretext.questions.rows[label]] if pretext.visits.puzzles > 1 else tiles
+  return tiles[pretext.questions.rows[label]] if pretext.transform.puzzles > 1 else tiles

@@ -88,7 +88,7 @@ def open_input(
   source, _ = sources.open_sources(source=kind, root=folder, val_fraction=0)
   reader = pipeline.Reader(source, seed=config.seed, min_side_px=config.puzzle.resize_px)
   pretext = pretexts.make_pretext(config, lambda: (reader, reader))
-  return reader, dataclasses.replace(pretext.visits, puzzles=1, fixed_per_image=0)
+  return reader, dataclasses.replace(pretext.transform, puzzles=1, fixed_per_image=0)
 
 
 def time_stages(

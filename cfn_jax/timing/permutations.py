@@ -4,7 +4,7 @@ import argparse
 import time
 from typing import Any
 
-from cfn_jax.jigsaw import permutations
+from cfn_jax.jigsaw.permutation_sets import permutations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   reader, _ = input_timing.open_input(arguments.images, config)
   pretext = pretexts.make_pretext(config, lambda: (reader, reader))
   batches = pipeline.make_training_batches(
-    reader, pretext.visits, batch_size=arguments.batch, start_step=0, stop_step=1
+    reader, pretext.transform, batch_size=arguments.batch, start_step=0, stop_step=1
   )
   errors = compare(pretext, pretext.init(config.seed), next(batches))
   rows = [(name, [f'{error:.4f}' for error in row.values()]) for name, row in errors.items()]

@@ -102,9 +102,9 @@ def make_classifier(
   Of several runs it is the first: that of the frozen-layer table which locks least.
   """
   classes = CLASSES[config.task]
-  several = config.task == 'voc_classification'
+  multilabel = config.task == 'voc_classification'
   split = labelled.Split(
-    pipeline.Reader(Noise(), seed=config.seed), np.zeros((int(several), classes), np.uint8)
+    pipeline.Reader(Noise(), seed=config.seed), np.zeros((int(multilabel), classes), np.uint8)
   )
   data = labelled.Labelled(split, split, tuple(f'class {i}' for i in range(classes)))
   if config.task == 'recognition':
@@ -112,12 +112,12 @@ def make_classifier(
   else:
     model = config.model
     trunk = trunks.draw_trunk(model.init, seed=0, width=model.width, order=model.order)
-    if several:
+    if multilabel:
       run = voc_classification.make_run(config, data, trunk, trunks.BASELINE)
     else:
       run = frozen_layers.make_run(config, data, trunk, min(config.layers), name='')
   side = config.views.view_px
-  label = np.zeros((1, classes), np.uint8) if several else np.zeros(1, np.int32)
+  label = np.zeros((1, classes), np.uint8) if multilabel else np.zeros(1, np.int32)
   return run.task, {'image': np.zeros((1, side, side, 3), np.uint8), 'label': label}
 
 
@@ -130,14 +130,14 @@ def make_pretext(config: ml_collections.ConfigDict) -> pretexts.Pretext:
 def make_batch(pretext: pretexts.Pretext, size: int) -> dict[str, np.ndarray]:
   """Makes a batch of noise with labels."""
   rng = np.random.default_rng(0)
-  geometry, k = pretext.visits.geometry, pretext.visits.puzzles
+  geometry, k = pretext.transform.geometry, pretext.transform.puzzles
   shown = geometry.tiles if k > 1 else pretext.questions.shown
   shape = (size, shown, geometry.tile_px, geometry.tile_px, 3)
   labels = rng.integers(len(pretext.questions), size=(size, k), dtype=np.int32)
   tiles = rng.integers(256, size=shape, dtype=np.uint8)
   batch: dict[str, np.ndarray] = {'tiles': tiles}
   batch['label'] = labels[:, 0] if k == 1 else labels
-  if most := pretext.visits.occluders:
+  if most := pretext.transform.occluders:
     drawn = [transform.draw_occluders(geometry.tiles, most, rng) for _ in range(size)]
     batch['occluders'] = np.stack(drawn)
   return batch
@@ -150,7 +150,7 @@ def count_flops(pretext: pretexts.Pretext) -> float:
   input.
   """
   shapes = pretext.shapes()
-  geometry, model, k = pretext.visits.geometry, pretext.model, pretext.visits.puzzles
+  geometry, model, k = pretext.transform.geometry, pretext.model, pretext.transform.puzzles
   sides = figures.map_sides(geometry.tile_px, model.trunk.stride)
   passes = 1
   if hasattr(model, 'features'):

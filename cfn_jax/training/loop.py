@@ -225,7 +225,7 @@ def _say_stopped(step: int, workdir: pathlib.Path) -> str:
 
 
 def _open_workdir(task: tasks.Task, workdir: pathlib.Path, *, fresh: bool) -> None:
-  task.record(workdir)
+  task.write_files(workdir)
   if fresh:
     _draw(task, 'start', workdir)
 

@@ -219,7 +219,7 @@ def _build(
     found.params,
     order=taken['order'],
     stride=taken['stride'],
-    record=prepared,
+    input_record=prepared,
     origin={'notes': notes} if notes else {},
     padding=found.padding,
   )

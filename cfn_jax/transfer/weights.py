@@ -115,7 +115,7 @@ def from_record(params: Params, record: Mapping[str, Any], origin: Mapping[str, 
     params,
     order=str(record['order']),
     stride=int(record['stride']),
-    record=inputs.from_json(record['input']),
+    input_record=inputs.from_json(record['input']),
     origin=origin,
     padding=int(record['padding']),
   )
@@ -126,7 +126,7 @@ def make_weights(
   *,
   order: str,
   stride: int,
-  record: inputs.InputRecord,
+  input_record: inputs.InputRecord,
   origin: Mapping[str, Any],
   padding: int = 0,
 ) -> Weights:
@@ -155,7 +155,7 @@ def make_weights(
     raise WeightsError('; '.join(problems))
   params = {name: params[name] for name in LAYERS if name in params}
   kind = 'alexnet' if 'fc6' in params else 'trunk'
-  built = Weights(params, kind, order, groups, stride, record, dict(origin), padding)
+  built = Weights(params, kind, order, groups, stride, input_record, dict(origin), padding)
   return built.replace(kind='cfn') if built.tiles() > 1 else built
 
 

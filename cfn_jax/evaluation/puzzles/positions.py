@@ -17,7 +17,8 @@ import ml_collections
 import numpy as np
 
 from cfn_jax.data import feed, pipeline
-from cfn_jax.evaluation import feature_cache, features, identity, linear_task, probing
+from cfn_jax.evaluation import identity
+from cfn_jax.evaluation.frozen import feature_cache, features, linear_task, probing
 from cfn_jax.jigsaw import transform
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import weights as weights_lib
@@ -88,7 +89,7 @@ def make_task(
     config,
     extracted,
     names=tuple(f'cell {cell}' for cell in range(cells)),
-    several=False,
+    multilabel=False,
     summary=[
       ('run', f'{label}: a linear probe of the position of single tiles on their fc6'),
       ('training', f'{len(extracted.training):,} tiles'),

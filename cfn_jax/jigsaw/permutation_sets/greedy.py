@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cfn_jax.jigsaw.permutation_measures import get_distance_sum
+from cfn_jax.jigsaw.permutation_sets.measures import get_distance_sum
 
 MAX_TILES = 9  # 10! permutations would take ten times the time and memory
 

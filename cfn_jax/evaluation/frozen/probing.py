@@ -15,15 +15,8 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.data import feed, views
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import (
-  answers,
-  feature_cache,
-  features,
-  labelled,
-  runs,
-  tables,
-  trunks,
-)
+from cfn_jax.evaluation import answers, labelled, runs, tables, trunks
+from cfn_jax.evaluation.frozen import feature_cache, features
 from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
 
@@ -96,7 +89,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
   }
   # Deviation: views of training images are drawn once: they stay the same in every epoch.
   transform = views.MakeViews(crop, view.view_px, view.resize_px, view.resize, mirror, draws)
-  data = labelled.open_labelled(config, several=config.several, min_side_px=view.resize_px)
+  data = labelled.open_labelled(config, multilabel=config.multilabel, min_side_px=view.resize_px)
   return Probe(data, started, extractors, transform)
 
 
@@ -188,11 +181,11 @@ def execute(
 
   def show(found: Mapping[str, Figures]) -> None:
     count = next(iter(found.values()))['val_count']
-    rows = make_rows(found, labels, layers, several=config.several)
+    rows = make_rows(found, labels, layers, multilabel=config.multilabel)
     tables.show(f'{what}, in %, {count:,} test images', layers, [rows])
 
   charts: runs.Charts = {}
-  if config.several:
+  if config.multilabel:
     for layer in layers:
       rows = {label: found[name]['layers'][layer]['per_class'] for name, label in labels.items()}
       charts[f'average_precision_{layer}.png'] = rows
@@ -202,12 +195,14 @@ def execute(
 
 
 def detail(
-  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool, interval: bool = True
+  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], multilabel: bool, interval: bool = True
 ) -> Figures:
   """Scores `label` and, layer by layer, class scores `[n, K]` or, of one class, ranks `[n]`."""
   labels = rows[feature_cache.LABEL]
   judge = (
-    functools.partial(answers.judge_scores, interval=interval) if several else answers.judge_ranks
+    functools.partial(answers.judge_scores, interval=interval)
+    if multilabel
+    else answers.judge_ranks
   )
   layers = {
     layer: judge(found, labels, names)
@@ -218,12 +213,12 @@ def detail(
 
 
 def make_rows(
-  found: Mapping[str, Any], labels: Mapping[str, str], layers: tuple[str, ...], *, several: bool
+  found: Mapping[str, Any], labels: Mapping[str, str], layers: tuple[str, ...], *, multilabel: bool
 ) -> list[tables.Row]:
   """Makes the rows of a table: of each run its figures by layer, in per cent."""
   kinds = (
     {'map': 'mAP', 'map_11_point': 'mAP, 11-point'}
-    if several
+    if multilabel
     else {'accuracy': 'top-1', 'top5_accuracy': 'top-5'}
   )
   rows: list[tables.Row] = []

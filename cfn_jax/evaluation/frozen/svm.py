@@ -18,7 +18,8 @@ import ml_collections
 import numpy as np
 
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import identity, probing, runs, scores
+from cfn_jax.evaluation import identity, runs, scores
+from cfn_jax.evaluation.frozen import probing
 
 LENGTH_EPSILON = 1e-5  # added to the length that features are divided by
 
@@ -26,8 +27,8 @@ LENGTH_EPSILON = 1e-5  # added to the length that features are divided by
 def check(config: ml_collections.ConfigDict) -> None:
   """Raises CfnError for settings that cannot be, or without scikit-learn."""
   c = config.svm
-  if not config.several:
-    raise CfnError("classifier = 'svm' is for images of several classes: several = True (VOC)")
+  if not config.multilabel:
+    raise CfnError("classifier = 'svm' is for images of several classes: multilabel = True (VOC)")
   if not c.costs or min(c.costs) <= 0:
     raise CfnError(f'svm.costs = {tuple(c.costs)}: at least one, each more than 0')
   if c.folds < 2:

@@ -17,7 +17,7 @@ import warnings
 import numpy as np
 
 from cfn_jax.data import file_kinds
-from cfn_jax.jigsaw.permutation_measures import PermutationError
+from cfn_jax.jigsaw.permutation_sets.measures import PermutationError
 
 MAX_BYTES = 2**28  # a set of all 9! permutations takes 13 MB as the authors' binary
 MIN_TILES, MAX_TILES = 4, 25

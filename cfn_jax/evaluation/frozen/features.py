@@ -15,7 +15,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import feature_cache, identity, pooling, trunks
+from cfn_jax.evaluation import identity, trunks
+from cfn_jax.evaluation.frozen import feature_cache, pooling
 from cfn_jax.models import figures
 from cfn_jax.training import devices, stopping
 from cfn_jax.training import task as tasks

@@ -10,9 +10,8 @@ import math
 
 import numpy as np
 
-from cfn_jax.jigsaw import permutation_assignment as assignment
-from cfn_jax.jigsaw import permutation_greedy as greedy
-from cfn_jax.jigsaw.permutation_measures import (
+from cfn_jax.jigsaw.permutation_sets import assignment, greedy
+from cfn_jax.jigsaw.permutation_sets.measures import (
   PermutationError,
   get_mean_distance,
   get_min_distance,

@@ -17,7 +17,7 @@ from flax import linen as nn
 
 from cfn_jax.data import pipeline, views
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import classifier
+from cfn_jax.evaluation.finetuning import classifier
 from cfn_jax.models import layers as layer_lib
 from cfn_jax.transfer import weights as weights_lib
 

@@ -15,9 +15,9 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.data import pipeline, sources
 from cfn_jax.errors import CfnError
-from cfn_jax.jigsaw import permutations as permutation_sets
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import transform
+from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.models import alexnet, figures
 from cfn_jax.transfer import files
 from cfn_jax.transfer import weights as weights_lib
@@ -26,7 +26,7 @@ ENUMERATED = 8  # tiles; the permutations of more are too many to list
 
 
 @dataclasses.dataclass(frozen=True)
-class Solver:
+class TrainedCfn:
   """A CFN and its puzzles, opened and checked.
 
   Attributes:
@@ -48,7 +48,7 @@ class Solver:
     """Returns T."""
     return int(self.permutations.shape[1])
 
-  def visits(self, shown: np.ndarray, puzzles: int) -> transform.MakePuzzle:
+  def make_transform(self, shown: np.ndarray, puzzles: int) -> transform.MakePuzzle:
     """Makes what puzzles of some permutations are cut by; tiles stay in reading order."""
     return transform.MakePuzzle(
       geometry=transform.make_geometry(self.own),
@@ -59,7 +59,7 @@ class Solver:
     )
 
 
-def open_solver(config: ml_collections.ConfigDict) -> Solver:
+def open_trained(config: ml_collections.ConfigDict) -> TrainedCfn:
   """Opens a checkpoint with its own config and permutation set, and its images or others."""
   path = config.weights
   if not path:
@@ -96,7 +96,7 @@ def open_solver(config: ml_collections.ConfigDict) -> Solver:
     drawn = alexnet.draw_parameters(weights.params, initial, seed=config.seed)
     started['random'] = weights.replace(params=drawn)
   outside = draw_outside(permutations, config.solve.outside_permutations, seed=config.seed)
-  return Solver(own, permutations, outside, readers, started)
+  return TrainedCfn(own, permutations, outside, readers, started)
 
 
 def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from cfn_jax.data import feed
 from cfn_jax.data import views as view_lib
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import answers, labelled, runs, scores
-from cfn_jax.evaluation import classifier as classifiers
+from cfn_jax.evaluation.finetuning import classifier as classifiers
 from cfn_jax.training import task as tasks
 
 AVERAGES = ('logits', 'softmax')
@@ -94,7 +94,7 @@ def make_evaluation(
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     found, label = classifier.average(params, batch['image'], average), batch['label']
-    if classifier.several:
+    if classifier.multilabel:
       return {'scores': found, 'label': label}
     return {'rank': answers.rank_labels(found, label), 'label': label}
 
@@ -114,7 +114,7 @@ def make_report(
 
   def report(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
     labels = rows['label']
-    if classifier.several:
+    if classifier.multilabel:
       found = answers.judge_scores(rows['scores'], labels, names, interval=detailed)
       points = scores.score_classes(rows['scores'], labels, names, scores.eleven_point_precision)
       per_class = {

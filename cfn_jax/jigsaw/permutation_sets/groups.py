@@ -17,7 +17,7 @@ import functools
 
 import numpy as np
 
-from cfn_jax.jigsaw.permutation_measures import PermutationError
+from cfn_jax.jigsaw.permutation_sets.measures import PermutationError
 
 POINTS = 9
 

@@ -7,7 +7,7 @@ join two permutations that are too close.
 
 import numpy as np
 
-from cfn_jax.jigsaw.permutation_measures import get_distances
+from cfn_jax.jigsaw.permutation_sets.measures import get_distances
 
 STEPS = 4000
 STARTS = 30

@@ -9,12 +9,9 @@ import math
 
 import numpy as np
 
-from cfn_jax.jigsaw import permutation_greedy as greedy
-from cfn_jax.jigsaw import permutation_groups as groups
-from cfn_jax.jigsaw import permutation_pruning as pruning
-from cfn_jax.jigsaw import permutation_target as target
-from cfn_jax.jigsaw.permutation_files import Loaded, load_permutations, save_permutations
-from cfn_jax.jigsaw.permutation_measures import (
+from cfn_jax.jigsaw.permutation_sets import greedy, groups, pruning, target
+from cfn_jax.jigsaw.permutation_sets.files import Loaded, load_permutations, save_permutations
+from cfn_jax.jigsaw.permutation_sets.measures import (
   PermutationError,
   Summary,
   fingerprint,

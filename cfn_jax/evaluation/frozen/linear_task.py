@@ -18,7 +18,8 @@ import numpy as np
 
 from cfn_jax.data import feed, streams
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import answers, feature_cache, features, identity, probing
+from cfn_jax.evaluation import answers, identity
+from cfn_jax.evaluation.frozen import feature_cache, features, probing
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
 
@@ -38,7 +39,7 @@ def make_task(
   extracted: probing.Extracted,
   *,
   names: tuple[str, ...],
-  several: bool,
+  multilabel: bool,
   summary: list[tuple[str, str]],
   name: str = 'linear_probe',
 ) -> tasks.Task:
@@ -47,14 +48,14 @@ def make_task(
   layers = training.layers
   totals = ['count'] + [f'{kind}_{layer}' for kind in ('loss', 'correct') for layer in layers]
 
-  def record(workdir: pathlib.Path) -> None:
+  def write_files(workdir: pathlib.Path) -> None:
     if not jax.process_index():
       metrics.write_json(workdir / 'config.json', config.to_dict())
 
   return tasks.Task(
     name=name,
     init=functools.partial(draw_parameters, training, config, classes),
-    loss=make_loss(layers, several=several),
+    loss=make_loss(layers, multilabel=multilabel),
     totals=tuple(totals),
     report=functools.partial(report_training, layers),
     train_batches=functools.partial(
@@ -65,8 +66,10 @@ def make_task(
       batch_size=config.batch_size,
     ),
     records=lambda step: [f'{training.cache.folder.name}, step {step}'],
-    evaluations={'val': make_evaluation(extracted.testing, names, several=several, config=config)},
-    best='val_map' if several else 'val_accuracy',
+    evaluations={
+      'val': make_evaluation(extracted.testing, names, multilabel=multilabel, config=config)
+    },
+    best='val_map' if multilabel else 'val_accuracy',
     labels=label_parameters,
     examples={'images': config.batch_size},
     fingerprint={
@@ -75,8 +78,8 @@ def make_task(
       'classes': classes,
     },
     summary=summary,
-    chance_loss=classes * math.log(2) if several else math.log(classes),
-    record=record,
+    chance_loss=classes * math.log(2) if multilabel else math.log(classes),
+    write_files=write_files,
     pictures={},
     meta={},
   )
@@ -138,7 +141,7 @@ def compute_logits(layer: Mapping[str, Any], x: jax.Array) -> jax.Array:
 
 
 def make_loss(
-  layers: tuple[str, ...], *, several: bool
+  layers: tuple[str, ...], *, multilabel: bool
 ) -> Callable[[Any, tasks.Batch, jax.Array], tuple[jax.Array, tasks.Totals]]:
   """Builds the loss of a batch: the sum over the layers of the means over the rows.
 
@@ -151,7 +154,7 @@ def make_loss(
     sums: tasks.Totals = {'count': count}
     for name in layers:
       logits = compute_logits(params[name], batch[name])
-      found = answers.sum_losses(logits, labels, several=several)
+      found = answers.sum_losses(logits, labels, multilabel=multilabel)
       sums[f'loss_{name}'], sums[f'correct_{name}'] = found
     total = jnp.sum(jnp.stack([sums[f'loss_{name}'] for name in layers])) / count
     return total, sums
@@ -189,7 +192,7 @@ def make_evaluation(
   found: feature_cache.Features,
   names: tuple[str, ...],
   *,
-  several: bool,
+  multilabel: bool,
   config: ml_collections.ConfigDict,
   report: Callable[..., dict[str, Any]] | None = None,
 ) -> tasks.RowEvaluation:
@@ -215,18 +218,18 @@ def make_evaluation(
     rows: tasks.Totals = {feature_cache.LABEL: label}
     for layer in found.layers:
       logits = compute_logits(params[layer], batch[layer])
-      rows[layer] = logits if several else answers.rank_labels(logits, label)
+      rows[layer] = logits if multilabel else answers.rank_labels(logits, label)
     return rows
 
-  described = functools.partial(report or report_best, names=names, several=several)
+  described = functools.partial(report or report_best, names=names, multilabel=multilabel)
   return tasks.RowEvaluation(batches, measure, described)
 
 
 def report_best(
-  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], several: bool
+  rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], multilabel: bool
 ) -> dict[str, Any]:
   """Returns the logged figures: of each layer, and of the best one."""
-  kind = 'map' if several else 'accuracy'
-  found = probing.detail(rows, names=names, several=several, interval=False)
+  kind = 'map' if multilabel else 'accuracy'
+  found = probing.detail(rows, names=names, multilabel=multilabel, interval=False)
   figures = {f'val_{kind}_{layer}': each[kind] for layer, each in found['layers'].items()}
   return {f'val_{kind}': max(figures.values()), **figures, 'val_count': found['val_count']}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cfn_jax.jigsaw.permutation_measures import get_distance_sum
+from cfn_jax.jigsaw.permutation_sets.measures import get_distance_sum
 
 TRIES = 8  # tied optima that `spread` compares at each step
 FAILURES = 200  # draws in a row without a new permutation before the search gives up

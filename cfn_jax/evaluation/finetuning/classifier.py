@@ -49,9 +49,9 @@ class Classifier:
   Attributes:
     network: `AlexNet`, `Pool5Linear` or `Cfn`.
     view_px: side of a view.
-    record: how views, or tiles, are prepared.
+    input_record: how views, or tiles, are prepared.
     class_names: K of them.
-    several: an image has several classes: a sigmoid for each instead of one softmax.
+    multilabel: an image has several classes: a sigmoid for each instead of one softmax.
     initial: how the layers that are not loaded start.
     fc_init: how fully connected ones start, see `surgery.FC_INITS`; '': as `initial` says.
     given: the loaded parameters; only `loaded` of them are taken.
@@ -63,9 +63,9 @@ class Classifier:
 
   network: Any
   view_px: int
-  record: inputs.InputRecord
+  input_record: inputs.InputRecord
   class_names: tuple[str, ...]
-  several: bool
+  multilabel: bool
   initial: figures.Initial
   fc_init: str = ''
   given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -89,7 +89,7 @@ class Classifier:
     surgery.merge(self.shapes(), self.given, self.loaded)
     drawn = {name for name in self.shapes() if name not in self.loaded} - {'fc8'}
     connected = drawn & set(weights_lib.FULLY_CONNECTED) if self.fc_init else set()
-    contrast = self.record.contrast()
+    contrast = self.input_record.contrast()
     for field, init, layers in (
       ('model.init', self.initial.init, drawn - connected),
       ('model.fc_init', self.fc_init, connected),
@@ -116,7 +116,7 @@ class Classifier:
       batch, side = images.shape[0], self.view_px // self.grid
       images = images.reshape(batch, self.grid, side, self.grid, side, 3)
       images = images.swapaxes(2, 3).reshape(batch, -1, side, side, 3)  # [B, T, h, w, 3]
-    return self.record.prepare(images)
+    return self.input_record.prepare(images)
 
   def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
     """Returns logits `[B, K]` of views uint8 `[B, px, px, 3]`; with a key, dropout is on."""
@@ -130,7 +130,7 @@ class Classifier:
     """Returns the loss of a batch, its mean over the images, and the sums for the log."""
     logits = self.logits(params, batch['image'], key)
     count = jnp.float32(len(logits))
-    total, right = answers.sum_losses(logits, batch['label'], several=self.several)
+    total, right = answers.sum_losses(logits, batch['label'], multilabel=self.multilabel)
     return total / count, {'loss': total, 'correct': right, 'count': count}
 
   def average(self, params: Any, images: jax.Array, average: str) -> jax.Array:
@@ -144,7 +144,7 @@ class Classifier:
 
   def describe(self) -> dict[str, Any]:
     """Returns what a checkpoint says of the network, for transfer/."""
-    return self.network.trunk.describe() | {'input': self.record.to_json()}
+    return self.network.trunk.describe() | {'input': self.input_record.to_json()}
 
   def identify(self) -> dict[str, Any]:
     """Returns all that training depends on besides images and config, as plain values."""
@@ -178,7 +178,7 @@ def make_task(
     data.training.reader, train_views, feed.make_loading(config), config.batch_size
   )
 
-  def record(workdir: pathlib.Path) -> None:
+  def write_files(workdir: pathlib.Path) -> None:
     if training.loading.host == 0:
       metrics.write_json(workdir / 'config.json', config.to_dict())
     training.bad.open(workdir)
@@ -194,7 +194,7 @@ def make_task(
     train_batches=training.train,
     records=training.names,
     evaluations={'val': evaluation},
-    best='val_map' if classifier.several else 'val_accuracy',
+    best='val_map' if classifier.multilabel else 'val_accuracy',
     labels=lambda params: optimizer.label_parameters(params, locked=classifier.locked),
     examples={'images': config.batch_size},
     fingerprint={
@@ -210,8 +210,8 @@ def make_task(
       ('test', testing.reader.source.description),
       ('network', f'{count:,} parameters, stride {classifier.network.trunk.stride}'),
     ],
-    chance_loss=classes * math.log(2) if classifier.several else math.log(classes),
-    record=record,
+    chance_loss=classes * math.log(2) if classifier.multilabel else math.log(classes),
+    write_files=write_files,
     pictures={},
     meta={'network': classifier.describe(), 'class_names': list(data.class_names)},
   )

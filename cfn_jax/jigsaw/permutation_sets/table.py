@@ -6,7 +6,7 @@ The document on choosing a set shows what this prints.
 import dataclasses
 from typing import Any
 
-from cfn_jax.jigsaw import permutations
+from cfn_jax.jigsaw.permutation_sets import permutations
 
 
 @dataclasses.dataclass(frozen=True)
