@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent / 'cfn_jax'
 
-# What an evaluation and the wings of its room may import; of evaluation/ a wing takes what all share.
+# What evaluations and their wings may import; of evaluation/ a wing takes what all of them share.
 BELOW = {'training', 'data', 'models', 'jigsaw', 'transfer', 'pictures'}
 SHARED_BY_EVALUATIONS = {
   f'evaluation/{name}'
@@ -58,9 +58,14 @@ ROOMS = {
   'evaluation/frozen/pooling': set(),
   'evaluation/frozen/feature_cache': set(),
   'evaluation/answers': {'evaluation/scores', 'training/metrics'},
-  'evaluation/frozen': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/frozen'},
-  'evaluation/finetuning': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/finetuning'},
-  'evaluation/puzzles': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/puzzles', 'evaluation/frozen'},
+  'evaluation/frozen/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/frozen/'},
+  'evaluation/finetuning/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/finetuning/'},
+  'evaluation/puzzles/': {
+    *BELOW,
+    *SHARED_BY_EVALUATIONS,
+    'evaluation/puzzles/',
+    'evaluation/frozen/',
+  },
   'evaluation': {*BELOW, 'evaluation'},
   'inpainting/masks': set(),
   'inpainting/transform': {'data/pipeline', 'data/views', 'inpainting/masks'},

@@ -9,7 +9,7 @@ import pytest
 import sklearn.metrics
 import sklearn.neighbors
 
-from cfn_jax.evaluation import knn
+from cfn_jax.evaluation import answers, knn
 from cfn_jax.evaluation.frozen import feature_cache
 from cfn_jax.training import devices
 
@@ -119,7 +119,7 @@ def test_knn_of_voc_is_scored_by_average_precision(tmp_path):
   rng = np.random.default_rng(0)
   labels = (rng.random((40, 3)) < 0.5).astype(np.uint8)
   found = rng.random((40, 3))
-  score = knn.answers.judge_scores(found, labels, ('a', 'b', 'c'))
+  score = answers.judge_scores(found, labels, ('a', 'b', 'c'))
   expected = [sklearn.metrics.average_precision_score(labels[:, k], found[:, k]) for k in range(3)]
   assert score['map'] == pytest.approx(np.mean(expected), abs=1e-6)
   voc = labelled_cases.make_voc(tmp_path / 'VOC2008')
