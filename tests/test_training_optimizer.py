@@ -71,6 +71,30 @@ def test_three_steps_in_the_optax_order_equal_values_worked_by_hand():
   assert np.allclose([p['bias'][0] for p in met], [1, 0.8, 0.3, 0.295], rtol=2e-6)
 
 
+def test_seven_steps_equal_caffes_rule_in_numpy_bit_for_bit():
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(lambda w: rng.standard_normal((3, 4)).astype(np.float32), parameters())
+  labels = optimizer.label_parameters(params, locked=('fc6',))
+  fields = {'momentum': 0.9, 'weight_decay': 5e-4, 'bias_rate': 2.0, 'bias_decay': 0.0}
+  solver = optimizer.make_solver('caffe', labels, **fields)
+  state, ours, schedule = solver.init(params), params, drop_after_two_steps()
+  theirs = {name: params['conv1'][name].copy() for name in ('kernel', 'bias')}
+  velocity = {name: np.zeros((3, 4), np.float32) for name in theirs}
+  for step in range(7):
+    gradients = jax.tree.map(lambda w: rng.standard_normal(w.shape).astype(np.float32), params)
+    rate = np.float32(schedule(step))
+    # Not compiled: XLA may fuse a product and a sum, which rounds once instead of twice.
+    updates, state = solver.update(gradients, state, ours, rate=rate)
+    ours = optax.apply_updates(ours, updates)
+    for name, times, decay in (('kernel', 1, np.float32(5e-4)), ('bias', 2, np.float32(0))):
+      g = gradients['conv1'][name] + decay * theirs[name]
+      velocity[name] = np.float32(0.9) * velocity[name] + rate * np.float32(times) * g
+      theirs[name] = theirs[name] - velocity[name]
+  for name in theirs:
+    np.testing.assert_array_equal(ours['conv1'][name], theirs[name])
+  assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), ours['fc6'], params['fc6']))
+
+
 def test_orders_differ_only_after_a_drop_of_the_rate():
   caffe, outside = descend(parameters()), descend(parameters(), solver='optax')
   for step, (one, other) in enumerate(zip(caffe, outside)):
