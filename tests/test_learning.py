@@ -6,6 +6,12 @@ import pytest
 import test_main
 
 
+ADAMW = (
+  *('--config.solver=adamw', '--config.learning_rate=0.001', '--config.weight_decay=0.05'),
+  '--config.bias_rate=1',
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('config', 'figure', 'least'),
@@ -13,12 +19,14 @@ import test_main
     ('relative_position:tiny', 'val_accuracy_low', 1 / 8),
     ('rotation:tiny', 'val_accuracy', 0.26),  # five photographs teach little of what is upright
     ('cfn:plus_tiny', 'val_accuracy_low', 1 / 24),
+    (('cfn:tiny', *ADAMW), 'val_accuracy_low', 1 / 24),
   ],
 )
-def test_rivals_are_better_than_a_guess_on_photographs_that_they_never_saw(
+def test_rivals_and_solvers_beat_a_guess_on_photographs_that_they_never_saw(
   config, figure, least, tmp_path
 ):
-  fields = ('--config.num_steps=100', f'--workdir={tmp_path}')
+  config, *fields = [config] if isinstance(config, str) else config
+  fields += ['--config.num_steps=100', f'--workdir={tmp_path}']
   result = test_main.run(f'--config={config}', *fields, timeout=1200)
   assert result.returncode == 0, result.stderr
   rows = [row for row in test_main.read_rows(tmp_path) if 'val_accuracy' in row]
