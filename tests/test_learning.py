@@ -5,7 +5,6 @@ import math
 import pytest
 import test_main
 
-
 ADAMW = (
   *('--config.solver=adamw', '--config.learning_rate=0.001', '--config.weight_decay=0.05'),
   '--config.bias_rate=1',
