@@ -132,7 +132,7 @@ def test_mid_draws_every_permutation_evenly():
 
 def test_same_seed_gives_the_same_bytes_in_another_process():
   code = (
-    'from cfn_jax.jigsaw import permutations as p\n'
+    'from cfn_jax.jigsaw.permutation_sets import permutations as p\n'
     "for m in ('max', 'min', 'mid', 'code'):\n"
     '  for g in (3, 4) if m != "code" else (3,):\n'
     '    print(p.fingerprint(p.make_permutations(60, method=m, seed=7, grid=g)))\n'
@@ -474,7 +474,8 @@ def test_bad_input_is_refused_in_one_line(arguments, words):
 
 def test_loader_processes_import_no_jax():
   code = (
-    'import sys; from cfn_jax.jigsaw import permutations; permutations.make_permutations(5);'
+    'import sys; from cfn_jax.jigsaw.permutation_sets import permutations\n'
+    'permutations.make_permutations(5)\n'
     "print(sorted(m for m in sys.modules if m.split('.')[0] in ('jax', 'flax', 'matplotlib')))"
   )
   found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)

@@ -211,8 +211,8 @@ def test_a_run_outlives_pictures_that_cannot_be_drawn(tmp_path, monkeypatch, cap
   for name in ('_show', 'sample_validation_puzzles', '_take'):
     monkeypatch.setattr(run, name, fail)
   asked = questions.ask_rotation()
-  visits = types.SimpleNamespace(puzzles=4)
-  pretext = types.SimpleNamespace(questions=asked, visits=visits, judged=lambda: pretext)
+  transform = types.SimpleNamespace(puzzles=4)
+  pretext = types.SimpleNamespace(questions=asked, transform=transform, judged=lambda: pretext)
   pictures = run.make_pictures(pretext)
   pictures['start'](tmp_path)
   pictures['end'](tmp_path, None, 3)
