@@ -1,6 +1,7 @@
 """The context encoder: masks, the network against PyTorch, errors, runs, what evaluations take."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -167,6 +168,7 @@ def test_a_new_network_fills_in_nearly_the_mean_colour():
     (227, 4, (8, 0), 'at least 1 each'),
     (227, 4, (8, 8), 'pool5 of 6 px becomes 41 px, less than half of views.view_px = 227'),
     (67, 4, (8,) * 9, 'pool5 of 1 px becomes 1 px'),
+    (227, 4, (8,) * 6, 'pool5 of 6 px becomes 641 px, more than twice views.view_px = 227'),
     (30, 4, (8, 8), 'no map after pool5'),
   ],
 )
@@ -226,6 +228,22 @@ def test_a_run_leaves_figures_and_pictures(trained):
   assert task.open_task(trained[0])(workdir) == {}  # it has ended
 
 
+def test_figures_do_not_depend_on_the_size_of_a_batch(trained, tmp_path):
+  _, _, found = trained  # of two batches, the second half full
+  again = task.open_task(make_config(eval_batch_size=6))(tmp_path)
+  for name in task.COMPARED:
+    assert again[name] == pytest.approx(found[name], rel=1e-5)
+
+
+def test_a_finished_run_is_told_whatever_stands_in_its_log(trained, tmp_path, capsys):
+  config, workdir, _ = trained
+  copy = shutil.copytree(workdir, tmp_path / 'run')
+  with (copy / 'metrics.jsonl').open('a') as log:
+    log.write('{"step": 2, "val_loss": "nan"}\n{"step": 2, "val_loss": 0.1}\n')
+  assert task.open_task(config)(copy) == {}
+  assert 'best at step' in capsys.readouterr().err
+
+
 def test_the_best_step_is_the_one_of_the_smallest_error(trained):
   _, workdir, _ = trained
   rows = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
@@ -260,6 +278,7 @@ def test_a_run_resumes_bit_for_bit_and_refuses_another_mask(trained, tmp_path):
     ({'reconstruction': 'l3'}, "reconstruction = 'l3' is unknown: one of l2, l1"),
     ({'input.scale': 58.0}, "model.init = 'he' draws the trunk for inputs of another scale"),
     ({'input.mean': (1.0, 2.0)}, 'three numbers'),
+    ({'input.mean': (1.0, 2.0, 256.0)}, 'of 0 to 255'),
     ({'views.view_px': 32}, 'no map after pool5|pool5 of'),
     ({'views.resize_px': 50}, 'views.resize_px = 50: at least views.view_px = 64'),
     ({'data.source': 'folder'}, 'data.root is empty'),

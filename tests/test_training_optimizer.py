@@ -205,6 +205,21 @@ def test_step_schedule_drops_at_each_multiple_of_decay_steps():
   assert np.allclose(rates(steps, name='step'), expected, rtol=1e-5, atol=0)
 
 
+def test_a_compiled_schedule_drops_at_the_step_and_not_one_later():
+  for decay_steps in (*range(1, 200), 117_000, 100_000):
+    schedule = optimizer.make_schedule(
+      'step',
+      learning_rate=1.0,
+      num_steps=10,
+      decay_steps=decay_steps,
+      decay_factor=0.5,
+      warmup_steps=0,
+    )
+    steps = np.array([k * decay_steps + i for k in (1, 2, 3, 9) for i in (-1, 0)], np.int32)
+    found = jax.jit(jax.vmap(schedule))(steps)
+    np.testing.assert_allclose(found, 0.5 ** (steps // decay_steps), rtol=1e-6)
+
+
 def test_cosine_schedule_falls_to_zero_at_the_last_step():
   # 0.01 * (1 + cos(pi * step / 8)) / 2, and 0 ever after.
   expected = [0.01, 0.01 * (1 + 0.5**0.5) / 2, 0.005, 0.01 * (1 - 0.5**0.5) / 2, 0, 0]

@@ -36,6 +36,7 @@ LIMITS = {
   'input.scale': (1e-6, 1e6),
   'input.std': (1e-6, 1e6),
 }
+COMPARED = ('val_loss', 'val_mean_colour_loss', 'val_own_colour_loss')
 MEASURED = 64  # views whose error with the mean colour is the loss of chance
 
 
@@ -74,7 +75,8 @@ class Inpainting:
     xp = np if isinstance(batch['image'], np.ndarray) else jnp
     hidden = batch['hidden'][..., None]
     error = xp.abs(filling - self.target.prepare(batch['image'])) ** self.power
-    return (error * hidden).sum((1, 2, 3)) / (3 * hidden.sum((1, 2, 3)))
+    # A row that only fills a batch up hides nothing.
+    return (error * hidden).sum((1, 2, 3)) / xp.maximum(3 * hidden.sum((1, 2, 3)), 1)
 
   def own_colour(self, batch: tasks.Batch) -> jax.Array:
     """Returns the mean colour of each example's visible pixels, `[B, 1, 1, 3]`."""
@@ -121,15 +123,18 @@ def execute(
     return found
   if not found:
     terminal.say(f'{workdir}: the run is finished; more steps continue it')
-  rows = [row for row in metrics.read_rows(workdir / 'metrics.jsonl') if 'val_loss' in row]
-  if rows:
-    best = min(rows, key=lambda row: row['val_loss'])
+  rows = [
+    [row.get(name) for name in (*COMPARED, 'step')]
+    for row in metrics.read_rows(workdir / 'metrics.jsonl')
+  ]
+  whole = [row for row in rows if all(isinstance(figure, float) for figure in row[:-1])]
+  if whole:  # not one of them a nan, which is written as text
+    error, mean, own, step = min(whole)
     terminal.say(
-      f'best at step {best["step"]:,}: validation error {best["val_loss"]:.3f}; filling in the '
-      f'mean colour {best["val_mean_colour_loss"]:.3f}, the mean of what is visible '
-      f'{best["val_own_colour_loss"]:.3f}',
-      f'everything is in {workdir}',
+      f'best at step {step:,}: validation error {error:.3f}; filling in the mean colour '
+      f'{mean:.3f}, the mean of what is visible {own:.3f}'
     )
+  terminal.say(f'everything is in {workdir}')
   return found
 
 
@@ -148,8 +153,8 @@ def make_inpainting(
     raise CfnError(
       f"reconstruction = '{config.reconstruction}' is unknown: one of {', '.join(LOSSES)}"
     )
-  if len(i.mean) != 3:
-    raise CfnError(f'input.mean = {i.mean}: three numbers, R, G and B')
+  if len(i.mean) != 3 or not all(0 <= value <= 255 for value in i.mean):
+    raise CfnError(f'input.mean = {i.mean}: three numbers of 0 to 255, R, G and B')
   figures.Initial(config.model.init, config.model.order)
   figures.check_contrast(
     config.model.init, i.scale * inputs.PIXEL_STD / i.std, field='model.init', layers='the trunk'

@@ -109,14 +109,17 @@ def draw_parameters(model: ContextEncoder, view_px: int, *, seed: int) -> dict[s
 
 
 def check_sizes(view_px: int, stride: int, features: tuple[int, ...]) -> None:
-  """Raises CfnError for a view whose decoder does not reach half of its size."""
+  """Raises CfnError for a decoder that does not reach half of the view, or exceeds it twice."""
   figures.check_input_size(view_px, stride)
   side = figures.map_sides(view_px, stride)['pool5']
   if not features or min(features) < 1:
     raise CfnError(f'decoder.features = {features}: numbers of channels, at least 1 each')
   made = (side - 1) * 2 ** (len(features) + 1) + 1
-  if 2 * made < view_px:
+  if not view_px <= 2 * made <= 4 * view_px:
+    less = 2 * made < view_px
     raise CfnError(
-      f'decoder.features = {features}: pool5 of {side} px becomes {made} px, less than half of '
-      f'views.view_px = {view_px}; add numbers, or take a smaller stride'
+      f'decoder.features = {features}: pool5 of {side} px becomes {made} px, '
+      + ('less than half of ' if less else 'more than twice ')
+      + f'views.view_px = {view_px}; '
+      + ('add numbers, or take a smaller stride' if less else 'take fewer numbers')
     )

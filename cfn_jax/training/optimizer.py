@@ -34,7 +34,10 @@ def make_schedule(
   if name == 'step' and decay_steps < 1:
     raise CfnError(f'decay_steps = {decay_steps}: at least 1')
   if name == 'step':
-    rate = optax.exponential_decay(learning_rate, decay_steps, decay_factor, staircase=True)
+    drops = optax.exponential_decay(learning_rate, 1, decay_factor)
+
+    def rate(step: Any) -> Any:
+      return drops(step // decay_steps)  # in integers: a float's floor would drop some rates late
   else:
     rate = optax.cosine_decay_schedule(learning_rate, num_steps)
   if not warmup_steps:
@@ -71,7 +74,7 @@ def make_solver(
 ) -> optax.GradientTransformationExtraArgs:
   """Builds a solver whose `update` takes the step's learning rate as `rate`.
 
-  It has no count of steps of its own, so a step that is not taken changes nothing of it.
+  It does not count steps for the rate, so a step that is not taken may leave it as it is.
 
   `caffe`: g += decay * w; v = momentum * v + rate * g; w -= v. The rate is inside the velocity, so
   that after a drop the old steps still run out at the old rate. `optax`: the rate multiplies the
