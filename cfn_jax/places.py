@@ -100,6 +100,29 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a temporary name; what is written there gets the name `path`, or is dropped.
+
+  Readers see the old file or the new one. It is a name of this process alone: one that outlives its
+  killed parent writes to no other's file.
+  """
+  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
+  try:
+    yield temporary
+    with temporary.open('rb+') as file:
+      os.fsync(file.fileno())
+    temporary.replace(path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, value: Any, *, indent: int | None = None) -> None:
+  """Writes a JSON file that is there whole or not at all."""
+  with replacing(path) as temporary:
+    temporary.write_text(json.dumps(value, indent=indent) + '\n', encoding='utf8')
+
+
+@contextlib.contextmanager
 def naming(path: pathlib.Path) -> Iterator[None]:
   """Adds a path to errors of the system that name none, such as those of a full disk."""
   try:

@@ -264,6 +264,12 @@ def test_a_skipped_step_is_a_step_the_rate_drops_on_time(tmp_path):
   assert moved == [True, True, True, False, True, *[False] * 6]
 
 
+def test_another_solver_is_refused_by_its_name(tmp_path):
+  fit(tmp_path / 'run', tiny_task.make_config(num_steps=4))
+  with pytest.raises(step_folders.CheckpointError, match="solver: 'caffe' then, 'adamw' now"):
+    fit(tmp_path / 'run', tiny_task.make_config(solver='adamw'))
+
+
 def test_skipped_steps_change_no_parameter_and_are_counted(tmp_path, capsys):
   config = tiny_task.make_config(on_nonfinite='skip', nonfinite_limit=3, checkpoint_every_steps=1)
   fit(tmp_path / 'run', config, bad_steps=(5, 6, 7))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import test_main
 
-from cfn_jax.training import checkpoint, step_folders, store
+from cfn_jax.training import checkpoint, step_folders, store, store_errors
 
 KEPT = (
   'plain',
@@ -94,4 +94,4 @@ def test_only_the_first_save_of_a_process_is_read_back(tmp_path, monkeypatch):
 
 def test_the_reason_of_tensorstore_ends_before_its_details():
   error = ValueError('cannot read x. See full TensorStore details: <bound method Status of y>')
-  assert step_folders.shorten(error) == 'cannot read x.'
+  assert store_errors.shorten(error) == 'cannot read x.'

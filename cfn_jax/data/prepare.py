@@ -166,7 +166,7 @@ def _claim(
   }
   path = out / array_records.SETTINGS
   if not path.is_file():
-    prepare_shard.write_json(path, stated)
+    places.write_json(path, stated)
     return
   try:
     earlier = json.loads(path.read_bytes())
@@ -225,7 +225,7 @@ def _run(
     'skipped': skipped,
     'others': source.others._asdict(),
   }
-  prepare_shard.write_json(out / array_records.INDEX, index)
+  places.write_json(out / array_records.INDEX, index)
   return index
 
 

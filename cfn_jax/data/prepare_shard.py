@@ -4,18 +4,16 @@ A shard is finished when its `.json` exists: it is written last, each file under
 and then renamed, so whatever ends the process leaves a whole shard or none.
 """
 
-import contextlib
 import errno
 import hashlib
-import json
-import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import simplejpeg
 
+from cfn_jax import places
 from cfn_jax.data import array_records, folder, images, jpeg, orientation
 
 # One record per chunk is what makes access random; JPEGs do not get smaller by packing them again.
@@ -25,9 +23,9 @@ Settings = Mapping[str, Any]  # what decides the content of the shards: see prep
 
 
 def make_shard(
-  source: folder.NamedSource, out: pathlib.Path, settings: Settings, number: int, places: range
+  source: folder.NamedSource, out: pathlib.Path, settings: Settings, number: int, rows: range
 ) -> int:
-  """Writes the shard of the records in `places` and returns its number.
+  """Writes the shard of the records `rows` and returns its number.
 
   Raises:
     OSError: it cannot be written.
@@ -38,15 +36,15 @@ def make_shard(
   path = out / f'{array_records.shard_stem(number)}.array_record'
   columns: dict[str, list[Any]] = {'names': [], 'labels': [], 'heights': [], 'widths': []}
   skipped = []
-  with replacing(path) as temporary:
+  with places.replacing(path) as temporary:
     try:
       writer = array_record_module.ArrayRecordWriter(str(temporary), _WRITER_OPTIONS)
-      for place in places:
+      for row in rows:
         try:
-          record = source[place]
+          record = source[row]
           data, *sides = shrink(record.data, settings)
         except images.BadImage as error:
-          skipped.append({'name': source.names[place], 'reason': error.reason})
+          skipped.append({'name': source.names[row], 'reason': error.reason})
           continue
         writer.write(data)
         for column, value in zip(columns.values(), (record.name, record.label, *sides)):
@@ -62,7 +60,7 @@ def make_shard(
     entry |= {'bytes': path.stat().st_size, 'sha256': digest(path)}
   else:
     path.unlink()
-  write_json(path.with_suffix('.json'), {**entry, **columns, 'skipped': skipped})
+  places.write_json(path.with_suffix('.json'), {**entry, **columns, 'skipped': skipped})
   return number
 
 
@@ -107,28 +105,6 @@ def _can_stay(data: bytes) -> bool:
     return simplejpeg.decode_jpeg_header(data)[2] not in ('CMYK', 'YCCK')
   except ValueError:
     return False
-
-
-@contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a temporary name; what is written there gets the name `path`, or is dropped.
-
-  It is a name of this process alone: one that outlives its killed parent writes to no other's file.
-  """
-  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-  try:
-    yield temporary
-    with temporary.open('rb+') as file:
-      os.fsync(file.fileno())
-    temporary.replace(path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
-def write_json(path: pathlib.Path, content: Any) -> None:
-  """Writes a file that is there whole or not at all."""
-  with replacing(path) as temporary:
-    temporary.write_text(json.dumps(content))
 
 
 def digest(path: pathlib.Path) -> str:

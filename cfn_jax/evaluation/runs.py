@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from cfn_jax import places, terminal
 from cfn_jax.evaluation import identity
 from cfn_jax.pictures import class_scores
-from cfn_jax.training import devices, loop, metrics, provenance, scoring, settings, stopping
+from cfn_jax.training import devices, loop, provenance, scoring, settings, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints
 from cfn_jax.transfer import weights as weights_lib
@@ -105,7 +105,7 @@ def present(
   """Writes results.json, prints the table and draws the charts, on the first host; see `Plan`."""
   if jax.process_index():
     return
-  metrics.write_json(
+  places.write_json(
     workdir / FILE,
     {
       'task': config.task,
@@ -118,6 +118,7 @@ def present(
       'published': dict(published or {}),
       'config': config.to_dict(),
     },
+    indent=2,
   )
   show(found)
   class_scores.draw_charts(workdir, charts or {})
@@ -167,7 +168,7 @@ def remember(
     folder.mkdir(parents=True, exist_ok=True)
   figures: Figures = make_plain(compute())
   if not jax.process_index():
-    metrics.write_json(path, {'figures': figures, 'settings': wanted})
+    places.write_json(path, {'figures': figures, 'settings': wanted}, indent=2)
   return figures
 
 

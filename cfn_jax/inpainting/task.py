@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax import fields, terminal
+from cfn_jax import fields, places, terminal
 from cfn_jax.data import feed, images, pipeline, sources, views
 from cfn_jax.errors import CfnError
 from cfn_jax.inpainting import masks, transform
@@ -210,7 +210,7 @@ def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task
 
   def write_files(workdir: pathlib.Path) -> None:
     if loading.host == 0:
-      metrics.write_json(workdir / 'config.json', config.to_dict())
+      places.write_json(workdir / 'config.json', config.to_dict(), indent=2)
     training.bad.open(workdir)
     validation.bad.open(workdir)
 

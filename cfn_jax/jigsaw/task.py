@@ -18,6 +18,7 @@ import ml_collections
 import numpy as np
 import optax
 
+from cfn_jax import places
 from cfn_jax.data import feed
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, questions, reports, solving
@@ -98,8 +99,8 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
       if asked.name == 'jigsaw':
         permutation_sets.save_permutations(workdir / 'permutations.npy', asked.rows)
       else:
-        metrics.write_json(workdir / 'questions.json', asked.to_json())
-      metrics.write_json(workdir / 'config.json', config.to_dict())
+        places.write_json(workdir / 'questions.json', asked.to_json(), indent=2)
+      places.write_json(workdir / 'config.json', config.to_dict(), indent=2)
     training.bad.open(workdir)
     validation.bad.open(workdir)
 

@@ -18,7 +18,7 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from cfn_jax.training import digests, step_folders
+from cfn_jax.training import digests, step_folders, store_errors
 from cfn_jax.training.fingerprints import check_fingerprint, say_changes
 from cfn_jax.training.step_folders import CheckpointError, DamagedError
 
@@ -67,7 +67,7 @@ class Checkpoints:
     self._saving = -1
     self.folder.mkdir(parents=True, exist_ok=True)
     self._quiet = contextlib.ExitStack()
-    self._quiet.enter_context(step_folders.quiet_threads())
+    self._quiet.enter_context(store_errors.quiet_threads())
     self._writer = ocp.AsyncCheckpointer(
       ocp.CompositeCheckpointHandler(
         state=ocp.StandardCheckpointHandler(),
@@ -222,7 +222,7 @@ class Checkpoints:
       act()
       return
     except Exception as error:  # whatever the file system, tensorstore or Orbax raise
-      reason = step_folders.shorten(error)
+      reason = store_errors.shorten(error)
     gc.collect()  # other writes that failed report it when they go: while that is hushed
     newest = f'step {self.latest()} is the newest whole one' if self.steps() else 'there is none'
     raise CheckpointError(

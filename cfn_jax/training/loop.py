@@ -52,7 +52,7 @@ def fit(
     _check_lost(config, workdir)
     state, train_step = settings.start(task, config, mesh)
     begun = saver.resume(
-      task.fingerprint,
+      _fingerprint(task, config),
       state,
       start_over=config.start_over,
       init_from='init_from' in config,
@@ -206,11 +206,16 @@ def _describe(
     'task': task.name,
     'best': task.best,
     'commit': provenance.find_commit(),
-    'fingerprint': dict(task.fingerprint),
+    'fingerprint': _fingerprint(task, config),
     'config': config.to_dict(),
     'unevaluated': unevaluated,
     'skipped_steps': skipped,
   }
+
+
+def _fingerprint(task: tasks.Task, config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns what a run may not change: the task's, and the solver, whose state differs by kind."""
+  return {**task.fingerprint, 'solver': config.solver}
 
 
 def _say(message: str) -> None:

@@ -256,13 +256,6 @@ def read_rows(path: pathlib.Path) -> list[Row]:
   return rows
 
 
-def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes JSON so that readers see the old file or the new one, never a part."""
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  partial.write_text(json.dumps(value, indent=2) + '\n')
-  partial.replace(path)
-
-
 def _finite(value: Any) -> Any:
   """JSON has no NaN: a figure that is not finite becomes text."""
   return str(value) if isinstance(value, float) and not math.isfinite(value) else value

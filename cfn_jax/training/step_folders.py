@@ -4,25 +4,25 @@ A step's folder is `<workdir>/checkpoints/<step>/`; see checkpoint.py. What is d
 what does not fit the run, and from files that cannot be read at present.
 """
 
-import contextlib
-import gc
 import json
-import logging
 import math
 import os
 import pathlib
-import sys
-import textwrap
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from cfn_jax.errors import CfnError
 from cfn_jax.training import digests
+from cfn_jax.training.store_errors import (
+  CheckpointError,
+  DamagedError,
+  list_names,
+  read_guarded,
+  shorten,
+)
 
 PARTS = ('_CHECKPOINT_METADATA', 'meta/metadata', 'state/_METADATA', 'state/manifest.ocdbt')
 UNFINISHED = '.orbax-checkpoint-tmp'  # what Orbax adds to a step's name while it is written
@@ -31,18 +31,8 @@ COLLECTIONS = ('params', 'ema')  # the trees of parameters in a state
 # How many bytes of parameters a byte on the disk may stand for. Trained ones are hardly compressed;
 # Orbax packs zeros, but no network is made of them.
 _MAX_PACKING = 100
-NOW_UNREADABLE = ('PERMISSION_DENIED', 'RESOURCE_EXHAUSTED', 'Too many open files')
 
 Params = dict[str, dict[str, np.ndarray]]  # layer, then 'kernel' and 'bias'
-Read = TypeVar('Read')
-
-
-class CheckpointError(CfnError):
-  """A checkpoint that cannot be saved, restored or continued: which, why, what would be right."""
-
-
-class DamagedError(CheckpointError):
-  """A step that is not what was saved."""
 
 
 def find_steps(folder: pathlib.Path) -> list[int]:
@@ -98,7 +88,7 @@ def read_state(folder: pathlib.Path, target: Any) -> Any:
   """Reads a step's arrays into the structure, shapes, types and shardings of `target`.
 
   Raises:
-    CheckpointError: the step holds other arrays; every difference is listed.
+    CheckpointError: the step holds other arrays.
     DamagedError: it does not hold what was saved.
   """
   saved = read_meta(folder)[digests.ARRAYS]
@@ -107,7 +97,7 @@ def read_state(folder: pathlib.Path, target: Any) -> Any:
   wanted = {name: digests.describe(leaf) for name, leaf in leaves.items()}
   reader = ocp.StandardCheckpointHandler()
   try:
-    held = _read(folder, lambda: reader.metadata(folder / 'state').tree)
+    held = read_guarded(folder, lambda: reader.metadata(folder / 'state').tree)
     found = {name: digests.describe(leaf) for name, leaf in digests.name_leaves(held).items()}
     recorded = {name: f'{each["dtype"]} {each["shape"]}' for name, each in saved.items()}
     astray = [name for name, what in recorded.items() if found.get(name) != what]
@@ -119,11 +109,11 @@ def read_state(folder: pathlib.Path, target: Any) -> Any:
       if wanted.get(name) != found.get(name)
     ]
     if differences:
-      raise CheckpointError(f'{folder} does not fit this run: {"; ".join(differences)}')
+      raise CheckpointError(f'{folder} does not fit this run: {list_names(differences)}')
     # In the structure of what was saved: empty parts, which hold no array, may come and go.
     asked = jax.tree_util.tree_map_with_path(lambda path, _: leaves[digests.name_path(path)], held)
     arguments = ocp.args.StandardRestore(asked)
-    restored = _read(folder, lambda: reader.restore(folder / 'state', args=arguments))
+    restored = read_guarded(folder, lambda: reader.restore(folder / 'state', args=arguments))
   finally:
     reader.close()
   arrays = digests.name_leaves(restored)
@@ -157,7 +147,7 @@ def read_params(folder: pathlib.Path, collection: str) -> tuple[Params, dict[str
   if not saved and collection != 'params':
     raise CheckpointError(f'{folder}: the run kept no {collection}')
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-    restored = _read(folder, lambda: _restore(reader, folder / 'state', collection))
+    restored = read_guarded(folder, lambda: _restore(reader, folder / 'state', collection))
   found = {
     f'{collection}/{layer}/{name}': array
     for layer, arrays in restored.items()
@@ -249,45 +239,6 @@ def set_aside(folder: pathlib.Path) -> pathlib.Path:
   return target
 
 
-@contextlib.contextmanager
-def quiet_threads() -> Iterator[None]:
-  """Leaves out what Orbax and tensorstore print of a failure that is raised as well.
-
-  After the first array that cannot be read or written, each of the others leaves a traceback.
-  """
-
-  def report(uncaught: Any) -> None:
-    text = str(uncaught.exc_value)
-    if text != 'Event loop is closed' and 'See full TensorStore details' not in text:
-      hook(uncaught)
-
-  def is_shown(record: logging.LogRecord) -> bool:
-    ours = 'orbax' not in pathlib.Path(record.pathname).parts
-    return ours and not record.getMessage().startswith('Task exception was never retrieved')
-
-  hook, sys.unraisablehook = sys.unraisablehook, report
-  loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
-  for logger in loggers:
-    logger.addFilter(is_shown)
-  try:
-    yield
-  finally:
-    for logger in loggers:
-      logger.removeFilter(is_shown)
-    sys.unraisablehook = hook
-
-
-def shorten(error: BaseException) -> str:
-  """Returns an error's message in a line, without where TensorStore keeps its details."""
-  text = str(error).partition('See full TensorStore details')[0].strip()
-  return textwrap.shorten(text or type(error).__name__, 240, placeholder=' ...')
-
-
-def list_names(names: list[str]) -> str:
-  """Lists a few names and counts the others."""
-  return ', '.join(names[:4]) + (f' and {len(names) - 4} more' if len(names) > 4 else '')
-
-
 def _check_kinds(meta: Mapping[str, Any]) -> None:
   """Raises ValueError, KeyError, TypeError or AttributeError where a value has another kind."""
   left = meta.get('unevaluated', {})
@@ -302,22 +253,6 @@ def _check_kinds(meta: Mapping[str, Any]) -> None:
   }.items():
     if not right:
       raise ValueError(f"'{name}' is {shorten(ValueError(repr(meta[name])))}")
-
-
-def _read(where: pathlib.Path, read: Callable[[], Read]) -> Read:
-  """Tells damage from files that cannot be read at present, in one short message."""
-  with quiet_threads():
-    try:
-      return read()
-    except Exception as error:  # tensorstore and Orbax raise many kinds
-      text = shorten(error)
-      passing = isinstance(error, PermissionError | MemoryError)
-      passing = passing or any(sign in str(error) for sign in NOW_UNREADABLE)
-    time.sleep(0.2)  # until the reads of other arrays have failed too
-    gc.collect()
-  if passing:
-    raise CheckpointError(f'{where} cannot be read: {text}')
-  raise DamagedError(f'{where} is damaged: {text}')
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

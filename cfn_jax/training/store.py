@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from cfn_jax.training import checkpoint, step_folders
+from cfn_jax.training import checkpoint, store_errors
 
 STEP = 10**9  # no step has a longer name
 
@@ -57,7 +57,7 @@ def check(workdir: pathlib.Path) -> None:
       multihost_utils.sync_global_devices('the store is checked')
   except (checkpoint.CheckpointError, OSError) as error:
     raise checkpoint.CheckpointError(
-      f'--workdir={workdir} keeps no checkpoint ({step_folders.shorten(error)}): it needs a disk '
+      f'--workdir={workdir} keeps no checkpoint ({store_errors.shorten(error)}): it needs a disk '
       'with room that can be written, and a path shorter than 3,900 bytes'
     ) from error
   finally:

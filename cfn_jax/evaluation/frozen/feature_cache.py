@@ -9,7 +9,6 @@ features are of. NumPy only, no pickles. Written by features.py, read by the pro
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -84,13 +83,13 @@ def write_part(cache: Cache, part: int, arrays: Mapping[str, np.ndarray]) -> Non
   """Writes a part: its arrays, then the file that makes it count."""
   cache.folder.mkdir(parents=True, exist_ok=True)
   if not (cache.folder / 'index.json').exists():
-    _write_json(cache.folder / 'index.json', cache.identity)
+    places.write_json(cache.folder / 'index.json', cache.identity, indent=2)
   digests = {}
   for name, array in arrays.items():
     _write_array(cache.path(name, part), array)
     digests[name] = _digest(cache.path(name, part))
   rows = len(arrays[LABEL])
-  _write_json(cache.part_path(part), {'rows': rows, 'sha256': digests})
+  places.write_json(cache.part_path(part), {'rows': rows, 'sha256': digests})
 
 
 class Features:
@@ -183,13 +182,5 @@ def _digest(path: pathlib.Path) -> str:
 
 
 def _write_array(path: pathlib.Path, array: np.ndarray) -> None:
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  with partial.open('wb') as file:
+  with places.replacing(path) as temporary, temporary.open('wb') as file:
     np.save(file, array, allow_pickle=False)
-  partial.replace(path)
-
-
-def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
-  partial.write_text(json.dumps(value, indent=2, sort_keys=True) + '\n', encoding='utf8')
-  partial.replace(path)

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from cfn_jax import places
 from cfn_jax.data import feed, streams
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import answers, identity
 from cfn_jax.evaluation.frozen import feature_cache, features, probing
-from cfn_jax.training import metrics, optimizer
+from cfn_jax.training import optimizer
 from cfn_jax.training import task as tasks
 
 STANDARDS = ('', 'channel', 'dimension')
@@ -50,7 +51,7 @@ def make_task(
 
   def write_files(workdir: pathlib.Path) -> None:
     if not jax.process_index():
-      metrics.write_json(workdir / 'config.json', config.to_dict())
+      places.write_json(workdir / 'config.json', config.to_dict(), indent=2)
 
   return tasks.Task(
     name=name,
