@@ -187,7 +187,8 @@ def watch_peers(heartbeat_s: int) -> Iterator[None]:
     terminal.say(f'processes {listed}')
   others = ' or '.join(f'process {i} ({name})' for i, name in enumerate(names) if i != mine)
   try:
-    yield
+    with terminal.short_errors():  # here, so that what follows is said after the error
+      yield
   except jax.errors.JaxRuntimeError as error:
     _say(
       f'error: process {mine} ({names[mine]}) lost {others}: {terminal.first_line(error)}; the '
