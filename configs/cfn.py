@@ -138,40 +138,25 @@ def _plus(c: ml_collections.ConfigDict) -> None:
 
 
 def use_small_tiles(c: ml_collections.ConfigDict) -> None:
-  """For a folder of photographs with a short side of 128 px or more, on a CPU."""
-  training.use_folder(c)
+  """Tiles of 32 px out of photographs with a short side of 128 px or more."""
+  training.use_small_pretraining(c)
   c.puzzle.resize_px = 128
   c.puzzle.crop_px = 126
   c.puzzle.cell_px = 42
   c.puzzle.tile_px = 32
   c.puzzle.tile_scale = 1.0
-  c.model.init = 'he'
-  c.model.width = 0.5
   c.model.fc6_features = 256
   c.model.fc7_features = 1024
-  c.batch_size = 64
-  c.num_steps = 9_000
   c.learning_rate = 0.02
-  c.schedule = 'cosine'
-  c.warmup_steps = 100
-  c.log_every_steps = 50
-  c.eval_every_steps = 500
-  c.checkpoint_every_steps = 500
   c.plateau_warning_steps = 2_000
 
 
 def use_bundled_crops(c: ml_collections.ConfigDict) -> None:
-  """Seven photographs, cropped at random scales: it overfits, and shows that everything works."""
+  """The same tiles out of bundled photographs."""
   use_small_tiles(c)
-  c.data.source = 'bundled'
-  c.model.width = 0.25
+  training.use_tiny_pretraining(c)
   c.model.fc6_features = 128
   c.model.fc7_features = 512
-  c.num_steps = 300
-  c.warmup_steps = 50
-  c.log_every_steps = 10
-  c.eval_every_steps = 25
-  c.checkpoint_every_steps = 100
   c.plateau_warning_steps = 200
 
 

@@ -58,39 +58,25 @@ def _centre(c: ml_collections.ConfigDict) -> None:
 
 def _small(c: ml_collections.ConfigDict) -> None:
   """The pixels of nine tiles of 32 px."""
-  training.use_folder(c)
+  training.use_small_pretraining(c)
   c.views.view_px = 96
   c.views.resize_px = 128
   c.mask.blob_px = 12.5
   c.decoder.features = (64, 32, 32)
   c.input.scale = 1.0
-  c.model.init = 'he'
-  c.model.width = 0.5
   c.model.stride = 2
-  c.num_steps = 9_000
   c.learning_rate = 1e-3
   c.momentum = 0.9
-  c.schedule = 'cosine'
-  c.warmup_steps = 100
-  c.log_every_steps = 50
-  c.eval_every_steps = 500
-  c.checkpoint_every_steps = 500
 
 
 def _tiny(c: ml_collections.ConfigDict) -> None:
-  """Seven photographs, cropped at random scales."""
   _small(c)
-  c.data.source = 'bundled'
+  training.use_tiny_pretraining(c)
   c.views.view_px = 64
   c.views.resize_px = 80
   c.mask.blob_px = 8.0
-  c.model.width = 0.25
   c.batch_size = 32
-  c.num_steps = 300
-  c.warmup_steps = 20
-  c.log_every_steps = 10
   c.eval_every_steps = 50
-  c.checkpoint_every_steps = 100
 
 
 VARIANTS = {'centre': _centre, 'small': _small, 'tiny': _tiny}

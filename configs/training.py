@@ -233,3 +233,28 @@ def use_small(c: ml_collections.ConfigDict) -> None:
   c.warmup_steps = 20
   c.log_every_steps = 25
   c.keep_latest = 1
+
+
+def use_small_pretraining(c: ml_collections.ConfigDict) -> None:
+  """A folder of photographs with a short side of 128 px or more, half width, on a CPU."""
+  use_folder(c)
+  c.model.init = 'he'
+  c.model.width = 0.5
+  c.batch_size = 64
+  c.num_steps = 9_000
+  c.schedule = 'cosine'
+  c.warmup_steps = 100
+  c.log_every_steps = 50
+  c.eval_every_steps = 500
+  c.checkpoint_every_steps = 500
+
+
+def use_tiny_pretraining(c: ml_collections.ConfigDict) -> None:
+  """Seven photographs, cropped at random scales: it overfits, and shows that everything works."""
+  c.data.source = 'bundled'
+  c.model.width = 0.25
+  c.num_steps = 300
+  c.warmup_steps = 50
+  c.log_every_steps = 10
+  c.eval_every_steps = 25
+  c.checkpoint_every_steps = 100

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cfn_jax import command
-from cfn_jax.data import sources, streams
+from cfn_jax.data import feed, streams
 from cfn_jax.errors import CfnError
 from cfn_jax.inpainting import masks, task
 from cfn_jax.models import alexnet, context_encoder, figures
@@ -43,7 +43,7 @@ def make_config(**changes):
 
 def open_made(**changes):
   config = make_config(**changes)
-  return config, task.make_inpainting(config, lambda: sources.open_config(config.data))
+  return config, task.make_inpainting(config, lambda: feed.open_readers(config, min_side_px=80))
 
 
 def make_mask(**changes):

@@ -103,7 +103,6 @@ def make_task(*, bad_steps=(), signals=None, features=FEATURES, fingerprint=None
     fingerprint=fingerprint or {'seed': 0, 'batch_size': BATCH},
     summary=[],
     chance_loss=10.0,
-    write_files=lambda workdir: None,
     pictures={
       'end': lambda workdir, params, step: (workdir / 'end').write_text(str(step)),
       'bad_batch': lambda workdir, batch: (workdir / 'bad_batch.png').write_text(

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import ml_collections
 
-from cfn_jax.data import bad_images, pipeline
+from cfn_jax.data import bad_images, pipeline, sources
 
 # The numbers that data and feeds read, as far as nothing else checks them.
 LIMITS = {
@@ -74,6 +74,33 @@ class Feed:
     """Names the records in a training step's batch, for messages."""
     first = step // self.group * self.batch_size
     return self.reader.names(range(first, first + self.batch_size))
+
+
+def open_readers(
+  config: ml_collections.ConfigDict, *, min_side_px: int, evaluated: bool = True
+) -> tuple[pipeline.Reader, pipeline.Reader]:
+  """Opens the images of a pretraining: those of training and those held out.
+
+  Args:
+    min_side_px: see `pipeline.Reader`: the decoder may halve a photograph that is larger.
+    evaluated: some must be held out.
+
+  Raises:
+    SourceError: what is wrong with the data, and what would be right.
+  """
+  training, validation = sources.open_config(config.data)
+  if evaluated and not len(validation):
+    raise sources.SourceError(
+      f'none of the {len(training)} images is held out for validation: name a second folder as '
+      f'data.val_root, or raise data.val_fraction above {config.data.val_fraction}'
+    )
+  read = functools.partial(
+    pipeline.Reader,
+    seed=config.seed,
+    min_side_px=min_side_px,
+    on_bad_image=config.data.on_bad_image,
+  )
+  return read(training), read(validation)
 
 
 def make_loading(config: ml_collections.ConfigDict) -> pipeline.Loading:

@@ -15,6 +15,7 @@ from cfn_jax.errors import CfnError
 
 CROPS = ('random', 'centre', 'scaled', 'whole')
 RESIZES = ('squash', 'short_side')
+LIMITS = {'views.resize_px': (11, 4096), 'views.view_px': (11, 4096)}
 LARGEST_SCALE = 2.0  # 'scaled': source pixels of a view for each of its own pixels
 SMALLEST_SCALE = 0.5
 

@@ -11,7 +11,7 @@ import hashlib
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import feed, pipeline, sources
+from cfn_jax.data import feed, pipeline, sources, views
 from cfn_jax.models import alexnet
 
 NAMED = 10  # items named in an error
@@ -19,9 +19,8 @@ NAMED = 10  # items named in an error
 LIMITS = {
   **feed.LIMITS,
   **alexnet.LIMITS,
+  **views.LIMITS,
   'test.draws': (1, 1000),
-  'views.resize_px': (11, 4096),
-  'views.view_px': (11, 4096),
 }
 
 

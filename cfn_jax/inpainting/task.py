@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax import fields, places, terminal
-from cfn_jax.data import feed, images, pipeline, sources, views
+from cfn_jax import fields, terminal
+from cfn_jax.data import feed, images, pipeline, views
 from cfn_jax.errors import CfnError
 from cfn_jax.inpainting import masks, transform
 from cfn_jax.jigsaw import network
@@ -31,8 +31,7 @@ LOSSES = ('l2', 'l1')
 LIMITS = {
   **feed.LIMITS,
   **alexnet.LIMITS,
-  'views.resize_px': (11, 4096),
-  'views.view_px': (11, 4096),
+  **views.LIMITS,
   'input.scale': (1e-6, 1e6),
   'input.std': (1e-6, 1e6),
 }
@@ -105,12 +104,9 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
     CfnError: what is wrong, where, and what would be right.
   """
   settings.check(config)
-  made = make_inpainting(config, lambda: sources.open_config(config.data))
-  if not len(made.validation.source):
-    raise CfnError(
-      f'none of the {len(made.training.source)} images is held out for validation: name a second '
-      f'folder as data.val_root, or raise data.val_fraction above {config.data.val_fraction}'
-    )
+  made = make_inpainting(
+    config, lambda: feed.open_readers(config, min_side_px=config.views.resize_px)
+  )
   return functools.partial(execute, config, made, make_task(config, made))
 
 
@@ -140,7 +136,7 @@ def execute(
 
 def make_inpainting(
   config: ml_collections.ConfigDict,
-  open_sources: Callable[[], tuple[sources.Source, sources.Source]],
+  open_readers: Callable[[], tuple[pipeline.Reader, pipeline.Reader]],
 ) -> Inpainting:
   """Checks the fields and builds the network, then opens the images.
 
@@ -163,13 +159,7 @@ def make_inpainting(
   context_encoder.check_sizes(v.view_px, config.model.stride, features)
   mask = masks.Mask(m.kind, v.view_px, m.side_px, m.blob_px, m.smallest, m.largest)
   cut = views.MakeViews('random', v.view_px, v.resize_px, v.resize, v.mirror)
-  read = functools.partial(
-    pipeline.Reader,
-    seed=config.seed,
-    min_side_px=v.resize_px,
-    on_bad_image=config.data.on_bad_image,
-  )
-  training, validation = map(read, open_sources())
+  training, validation = open_readers()
   return Inpainting(
     training=training,
     validation=validation,
@@ -209,8 +199,6 @@ def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task
     return sums | {'count': jnp.sum(mask)}
 
   def write_files(workdir: pathlib.Path) -> None:
-    if loading.host == 0:
-      places.write_json(workdir / 'config.json', config.to_dict(), indent=2)
     training.bad.open(workdir)
     validation.bad.open(workdir)
 

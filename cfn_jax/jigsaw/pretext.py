@@ -14,7 +14,7 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import fields
-from cfn_jax.data import feed, pipeline, sources
+from cfn_jax.data import feed, pipeline
 from cfn_jax.errors import CfnError
 from cfn_jax.jigsaw import network, questions
 from cfn_jax.jigsaw import transform as transforms
@@ -243,25 +243,11 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
   Raises:
     CfnError: what is wrong in the config or with the data, and what would be right.
   """
-
-  def open_readers() -> tuple[pipeline.Reader, pipeline.Reader]:
-    training, validation = sources.open_config(config.data)
-    if evaluated and not len(validation):
-      raise CfnError(
-        f'none of the {len(training)} images is held out for validation: name a second folder as '
-        f'data.val_root, or raise data.val_fraction above {config.data.val_fraction}'
-      )
-    # The decoder may halve a photograph that is larger than the puzzle needs.
-    whole = config.puzzle.crop_mode == 'whole'
-    read = functools.partial(
-      pipeline.Reader,
-      seed=config.seed,
-      min_side_px=config.puzzle.crop_px if whole else config.puzzle.resize_px,
-      on_bad_image=config.data.on_bad_image,
-    )
-    return read(training), read(validation)
-
-  return make_pretext(config, open_readers)
+  z = config.puzzle
+  least = z.crop_px if z.crop_mode == 'whole' else z.resize_px
+  return make_pretext(
+    config, lambda: feed.open_readers(config, min_side_px=least, evaluated=evaluated)
+  )
 
 
 def make_pretext(

@@ -100,7 +100,6 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
         permutation_sets.save_permutations(workdir / 'permutations.npy', asked.rows)
       else:
         places.write_json(workdir / 'questions.json', asked.to_json(), indent=2)
-      places.write_json(workdir / 'config.json', config.to_dict(), indent=2)
     training.bad.open(workdir)
     validation.bad.open(workdir)
 

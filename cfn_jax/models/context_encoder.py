@@ -17,8 +17,6 @@ from cfn_jax.models import trunk as trunks
 
 Array = jax.Array
 
-DECODER = ('channelwise', 'mix')  # then up1, up2, ...
-
 
 class ChannelWise(nn.Module):
   """A fully connected layer for each channel: maps `[B, h, w, C]` to `[B, h, w, C]`.

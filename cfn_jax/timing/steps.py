@@ -84,11 +84,12 @@ def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.nd
   Raises:
     CfnError: what is wrong in the config.
   """
+  noise = pipeline.Reader(Noise(), seed=config.seed)
   if config.task in command.PUZZLES:
     pretext = make_pretext(config)
     return jigsaw_task.make_task(config, pretext), make_batch(pretext, 1)
   if config.task == 'context_encoder':
-    made = inpainting_task.make_inpainting(config, lambda: (Noise(), Noise()))
+    made = inpainting_task.make_inpainting(config, lambda: (noise, noise))
     row = made.holes(made.training.train(0))
     return inpainting_task.make_task(config, made), {name: row[name][None] for name in row}
   return make_classifier(config)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from cfn_jax import terminal
+from cfn_jax import places, terminal
 from cfn_jax.training import (
   checkpoint,
   devices,
@@ -75,7 +75,7 @@ def fit(
     trace = stack.enter_context(_open_profiler(config, workdir))
     check_finite = _watch_finite(task, config, workdir, saver, writer, begun.meta)
     report: dict[str, jax.Array] = {}
-    _open_workdir(task, workdir, fresh=first == 0)
+    _open_workdir(task, config, workdir, fresh=first == 0)
     if first:
       writer.say(f'resuming from step {first}{changes}')
 
@@ -229,7 +229,11 @@ def _say_stopped(step: int, workdir: pathlib.Path) -> str:
   return f'stopped after step {step}, which is saved in {workdir}; the same command resumes there'
 
 
-def _open_workdir(task: tasks.Task, workdir: pathlib.Path, *, fresh: bool) -> None:
+def _open_workdir(
+  task: tasks.Task, config: ml_collections.ConfigDict, workdir: pathlib.Path, *, fresh: bool
+) -> None:
+  if jax.process_index() == 0:
+    places.write_json(workdir / 'config.json', config.to_dict(), indent=2)
   task.write_files(workdir)
   if fresh:
     _draw(task, 'start', workdir)

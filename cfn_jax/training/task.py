@@ -66,7 +66,8 @@ class Task:
     fingerprint: what a resumed run must share with the run before it: name to value.
     summary: rows of the start-up summary: (what, value).
     chance_loss: the loss of an untrained guess, for the plateau warning.
-    write_files: (folder); writes what the run is made of, at each start, on every host.
+    write_files: (folder); writes what the run is made of beside its config, at each start, on every
+      host.
     pairs: rows 2i and 2i + 1 of a batch belong together, and stay so in each part of it.
     end_pictures: the names of the files that 'end' draws.
     meta: plain values that are saved with each checkpoint, for whoever reads it.
@@ -87,8 +88,8 @@ class Task:
   fingerprint: Mapping[str, Any]
   summary: list[tuple[str, str]]
   chance_loss: float
-  write_files: Callable[[pathlib.Path], None]
   pictures: Mapping[str, Callable[..., None]]
+  write_files: Callable[[pathlib.Path], None] = lambda workdir: None
   pairs: bool = False
   end_pictures: tuple[str, ...] = ()
   meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)

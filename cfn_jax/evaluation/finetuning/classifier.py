@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from cfn_jax import fields, places
+from cfn_jax import fields
 from cfn_jax.data import feed, views
 from cfn_jax.evaluation import answers, identity, labelled
 from cfn_jax.models import alexnet, figures, inputs
@@ -179,8 +179,6 @@ def make_task(
   )
 
   def write_files(workdir: pathlib.Path) -> None:
-    if training.loading.host == 0:
-      places.write_json(workdir / 'config.json', config.to_dict(), indent=2)
     training.bad.open(workdir)
     testing.bad.open(workdir)
 

@@ -6,7 +6,6 @@ One for each layer of a cache, all in one run: their losses share no parameter. 
 
 import functools
 import math
-import pathlib
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +15,6 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from cfn_jax import places
 from cfn_jax.data import feed, streams
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import answers, identity
@@ -49,10 +47,6 @@ def make_task(
   layers = training.layers
   totals = ['count'] + [f'{kind}_{layer}' for kind in ('loss', 'correct') for layer in layers]
 
-  def write_files(workdir: pathlib.Path) -> None:
-    if not jax.process_index():
-      places.write_json(workdir / 'config.json', config.to_dict(), indent=2)
-
   return tasks.Task(
     name=name,
     init=functools.partial(draw_parameters, training, config, classes),
@@ -80,7 +74,6 @@ def make_task(
     },
     summary=summary,
     chance_loss=classes * math.log(2) if multilabel else math.log(classes),
-    write_files=write_files,
     pictures={},
     meta={},
   )
