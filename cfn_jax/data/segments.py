@@ -1,0 +1,179 @@
+"""Proposals from segments: boxes of regions that grow together, from one image.
+
+A selective search (Uijlings et al., "Selective Search for Object Recognition", 2013), written anew:
+an over-segmentation (Felzenszwalb and Huttenlocher) in two colour spaces at four scales; in each
+the two most alike neighbours merge until one region is left, and every region on the way is a
+box. Needs scikit-image, the extra `proposals`. Used by prepare_proposals.py; the result is a pure
+function of the image.
+"""
+
+import heapq
+from types import ModuleType
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from cfn_jax.errors import CfnError
+
+SCALES = (50, 100, 150, 300)  # of the segmentation; the smallest segment has so many pixels, too
+_SIGMA = 0.8
+_LONG_SIDE_PX = 500  # a larger image is searched at this size
+_LEAST_SIDE = 1 / 20  # of a box, in short sides of the image
+_COLOUR_BINS = 25
+_EDGE_BINS = 10
+_DIRECTIONS = 8
+
+
+class Regions(NamedTuple):
+  """What is known of regions, a row each; merged regions follow those of the segmentation."""
+
+  sizes: np.ndarray  # float64 [n], pixels
+  boxes: np.ndarray  # int64 [n, 4]
+  colours: np.ndarray  # float64 [n, 3 * bins], histograms that sum to one
+  edges: np.ndarray  # float64 [n, 3 * directions * bins], histograms that sum to one
+
+
+def find_boxes(image: np.ndarray) -> np.ndarray:
+  """Finds where objects may be, large boxes before small ones.
+
+  Args:
+    image: uint8 `[H, W, 3]`.
+
+  Returns:
+    float32 `[m, 4]`, x1, y1, x2, y2 in pixels from 0, ends included; no two are the same. The first
+    is the whole image.
+
+  Raises:
+    CfnError: scikit-image is not installed.
+  """
+  segmentation = _import_segmentation()
+  height, width = image.shape[:2]
+  shrink = min(1.0, _LONG_SIDE_PX / max(height, width))
+  if shrink < 1:
+    sides = max(1, round(width * shrink)), max(1, round(height * shrink))
+    image = cv2.resize(image, sides, interpolation=cv2.INTER_AREA)
+  found = []
+  for space in (cv2.COLOR_RGB2HSV_FULL, cv2.COLOR_RGB2LAB):
+    pixels = cv2.cvtColor(image, space)
+    edges = _measure_edges(pixels)
+    for scale in SCALES:
+      labels = segmentation.felzenszwalb(pixels, scale=scale, sigma=_SIGMA, min_size=scale)
+      found.append(_grow(_describe(pixels, edges, labels), _find_neighbours(labels)))
+  ranks = np.concatenate([np.arange(len(boxes)) for boxes in found])
+  boxes = np.concatenate(found)[np.argsort(ranks, kind='stable')]
+  scale_back = np.array([width / image.shape[1], height / image.shape[0]] * 2)
+  corners = np.concatenate([np.floor(boxes[:, :2]), boxes[:, 2:] + 1], axis=1) * scale_back
+  boxes = np.rint(corners - [0, 0, 1, 1])
+  boxes = np.concatenate([[[0, 0, width - 1, height - 1]], boxes])
+  least = _LEAST_SIDE * min(height, width)
+  large = (boxes[:, 2:] - boxes[:, :2] + 1 >= least).all(axis=1)
+  _, first = np.unique(boxes[large], axis=0, return_index=True)
+  return boxes[large][np.sort(first)].astype(np.float32)
+
+
+def _import_segmentation() -> ModuleType:
+  try:
+    from skimage import segmentation
+  except ImportError as error:
+    raise CfnError(
+      f'proposals from segments need scikit-image ({error}): pip install -e ".[proposals]"'
+    ) from None
+  module: ModuleType = segmentation
+  return module
+
+
+def _measure_edges(pixels: np.ndarray) -> np.ndarray:
+  """Returns the bin of each pixel's slope: uint8 [directions, H, W, 3] of 0 .. bins - 1.
+
+  Slopes of the smoothed channels, those down the other way counted apart, as in the paper.
+  """
+  smooth = cv2.GaussianBlur(pixels.astype(np.float32), (0, 0), 1)
+  across = cv2.Scharr(smooth, cv2.CV_32F, 1, 0, scale=1 / 32)
+  down = cv2.Scharr(smooth, cv2.CV_32F, 0, 1, scale=1 / 32)
+  angles = np.arange(_DIRECTIONS) * (2 * np.pi / _DIRECTIONS)
+  slopes = np.stack([np.cos(a) * across + np.sin(a) * down for a in angles])
+  largest = slopes.max(axis=(0, 1, 2)) + 1e-6  # of each channel
+  bins = np.maximum(slopes, 0) * (_EDGE_BINS / largest)
+  return np.minimum(bins, _EDGE_BINS - 1).astype(np.uint8)
+
+
+def _describe(pixels: np.ndarray, edges: np.ndarray, labels: np.ndarray) -> Regions:
+  """Measures the segments, with free rows for the regions that come of them."""
+  count = int(labels.max()) + 1
+  flat = labels.ravel()
+
+  def histogram(planes: list[np.ndarray], bins: int) -> np.ndarray:
+    counts = [
+      np.bincount(flat * bins + plane.ravel(), minlength=count * bins).reshape(count, bins)
+      for plane in planes
+    ]
+    joined = np.concatenate(counts, axis=1).astype(np.float64)
+    return joined / joined.sum(axis=1, keepdims=True)
+
+  shades = (pixels.astype(np.int64) * _COLOUR_BINS) >> 8
+  ys, xs = np.indices(labels.shape).reshape(2, -1)
+  low, high = np.full((count, 2), np.iinfo(np.int64).max), np.zeros((count, 2), np.int64)
+  for axis, values in enumerate((xs, ys)):
+    np.minimum.at(low[:, axis], flat, values)
+    np.maximum.at(high[:, axis], flat, values)
+  made = Regions(
+    np.bincount(flat, minlength=count).astype(np.float64),
+    np.concatenate([low, high], axis=1),
+    histogram([shades[..., c] for c in range(3)], _COLOUR_BINS),
+    histogram([plane[..., c] for plane in edges for c in range(3)], _EDGE_BINS),
+  )
+  return Regions(*(np.concatenate([rows, np.zeros_like(rows[1:])]) for rows in made))
+
+
+def _find_neighbours(labels: np.ndarray) -> list[set[int]]:
+  """Returns which segments touch each, to the sides or above and below."""
+  touching: list[set[int]] = [set() for _ in range(int(labels.max()) + 1)]
+  for one, other in ((labels[:, 1:], labels[:, :-1]), (labels[1:], labels[:-1])):
+    pairs = np.stack([one[one != other], other[one != other]], axis=1)
+    for a, b in np.unique(pairs, axis=0).tolist():
+      touching[a].add(b)
+      touching[b].add(a)
+  return touching
+
+
+def _grow(regions: Regions, touching: list[set[int]]) -> np.ndarray:
+  """Merges the two most alike neighbours until one region is left; the boxes, the last first."""
+  sizes, boxes, colours, edges = regions
+  whole = sizes.sum()
+  queue: list[tuple[float, int, int]] = []  # what is least alike comes last
+
+  def compare(one: int, others: list[int]) -> None:
+    both = sizes[one] + sizes[others]
+    low = np.minimum(boxes[one, :2], boxes[others, :2])
+    high = np.maximum(boxes[one, 2:], boxes[others, 2:])
+    alike = (
+      np.minimum(colours[one], colours[others]).sum(axis=1)
+      + np.minimum(edges[one], edges[others]).sum(axis=1)
+      + (1 - both / whole)
+      + (1 - (np.prod(high - low + 1, axis=1) - both) / whole)
+    )
+    for value, other in zip(alike.tolist(), others):
+      heapq.heappush(queue, (-value, one, other))
+
+  for one, near in enumerate(touching):
+    compare(one, sorted(other for other in near if other < one))
+  gone: set[int] = set()
+  while queue:
+    _, one, other = heapq.heappop(queue)
+    if one in gone or other in gone:
+      continue
+    new = len(touching)
+    gone |= {one, other}
+    share = sizes[[one, other]] / (sizes[one] + sizes[other])
+    sizes[new] = sizes[one] + sizes[other]
+    boxes[new, :2] = np.minimum(boxes[one, :2], boxes[other, :2])
+    boxes[new, 2:] = np.maximum(boxes[one, 2:], boxes[other, 2:])
+    colours[new] = share @ colours[[one, other]]
+    edges[new] = share @ edges[[one, other]]
+    near = (touching[one] | touching[other]) - gone
+    for each in near:
+      touching[each].add(new)
+    touching.append(near)
+    compare(new, sorted(near))
+  return boxes[: len(touching)][::-1]
