@@ -5,7 +5,8 @@ import pathlib
 from setuptools import find_packages, setup
 
 # Every range holds the versions that the tests ran with; the next ones are untried.
-PHOTOGRAPHS = ['scikit-image>=0.25,<0.27', 'scikit-learn>=1.6,<1.10']
+SCIKIT_IMAGE = 'scikit-image>=0.25,<0.27'
+PHOTOGRAPHS = [SCIKIT_IMAGE, 'scikit-learn>=1.6,<1.10']
 
 setup(
   name='cfn_jax',
@@ -51,6 +52,7 @@ setup(
     'torch': ['torch>=2.13,<2.14'],
     'svm': ['scikit-learn>=1.6,<1.10'],
     'demo': PHOTOGRAPHS,
+    'proposals': [SCIKIT_IMAGE],
     # What `tfds build imagenet2012` imports; reading what it wrote needs none of them.
     'tfds-build': [
       'apache-beam>=2.77,<3',

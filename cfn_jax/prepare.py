@@ -5,21 +5,63 @@
 `--source` may be a folder or a tar file (a tar of tars too). Images that lie in no class folders
 get their classes from `--labels`; see docs/data.md. Then train with `data.source = 'records'` and
 `data.root = DIR2`.
+
+`python -m cfn_jax.prepare proposals --help` tells of the boxes that detection starts from.
 """
 
 import signal
 import sys
 
+import numpy as np
+
 from cfn_jax import arguments, terminal
-from cfn_jax.data import listing, prepare
+from cfn_jax.data import listing, prepare, prepare_proposals
 
 # At the end this many of the files left out are printed; `index.json` has them all.
 _SHOWN = 5
+
+_PROPOSALS = """Finds boxes where objects may be in all images, and writes them as one file.
+
+    python -m cfn_jax.prepare proposals --method=segments --root=VOCdevkit/VOC2007 \\
+        --split=trainval --out=FILE.npz
+
+`segments` is a selective search (needs the extra `proposals`), `grid` a grid of windows. Detection
+takes the file as its proposals; see docs/data.md.
+"""
 
 
 @terminal.short_errors()
 def main(argv: list[str] | None = None) -> None:
   """Runs the command."""
+  argv = list(sys.argv[1:] if argv is None else argv)
+  proposals = argv[:1] == ['proposals']
+  try:
+    (_prepare_proposals if proposals else _prepare_images)(argv[proposals:])
+  except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only disturb the end
+    part = 'part' if proposals else 'shard'
+    terminal.say(f'prepare: interrupted; the same command resumes with the next {part}')
+    sys.exit(128 + signal.SIGINT)
+
+
+def _prepare_proposals(argv: list[str]) -> None:
+  parser = arguments.Parser('cfn_jax.prepare proposals', _PROPOSALS)
+  add = parser.add_argument
+  add('--method', required=True, choices=prepare_proposals.METHODS)
+  add('--root', action='place', default='', help='VOC folder, such as VOCdevkit/VOC2007')
+  add('--split', default='', help='list of its images in ImageSets/Main, such as trainval')
+  add('--images', action='place', default='', help='any folder of images, instead')
+  add('--out', action='place', required=True, help='file to write, FILE.npz')
+  add('--workers', dest='num_workers', type=int, default=0, help='processes; 0: one per core')
+  flags = parser.parse(argv)
+  counts = np.diff(prepare_proposals.prepare_proposals(**vars(flags)).starts)
+  terminal.answer(
+    f'{len(counts):,} images, {counts.mean():,.0f} boxes each on average, {counts.max():,} at '
+    f'most, in {flags.out}'
+  )
+
+
+def _prepare_images(argv: list[str]) -> None:
   parser = arguments.Parser('cfn_jax.prepare', __doc__)
   add = parser.add_argument
   add('--source', action='place', required=True, help='folder of images, or tar file')
@@ -33,12 +75,7 @@ def main(argv: list[str] | None = None) -> None:
   add('--labels', action='place', default='', help='classes: a number a line, or name and wnid')
   add('--synsets', action='place', default='', help='of those numbers: meta.mat, or a wnid a line')
   flags = parser.parse(argv)
-  try:
-    index = prepare.prepare(**vars(flags))
-  except KeyboardInterrupt:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only disturb the end
-    terminal.say('prepare: interrupted; the same command resumes with the next shard')
-    sys.exit(128 + signal.SIGINT)
+  index = prepare.prepare(**vars(flags))
   for line in index['skipped'][:_SHOWN]:
     terminal.answer(f'left out: {line["name"]}: {line["reason"]}')
   size = sum(shard['bytes'] for shard in index['shards'])

@@ -121,6 +121,8 @@ LOADER_MODULES = (
   'cfn_jax.data.images',
   'cfn_jax.data.sources',
   'cfn_jax.data.pipeline',
+  'cfn_jax.data.proposals',
+  'cfn_jax.data.prepare_proposals',
   'cfn_jax.data.views',
   'cfn_jax.inpainting.transform',
 )

@@ -22,6 +22,7 @@ from cfn_jax.data import (
   array_records,
   folder,
   images,
+  parts,
   prepare,
   prepare_shard,
   sources,
@@ -433,7 +434,7 @@ def test_a_folder_with_other_files_is_left_alone(photos, tmp_path):
 
 def test_two_runs_do_not_write_to_one_folder(photos, tmp_path):
   (tmp_path / 'out').mkdir()
-  with prepare._lock(tmp_path / 'out'), pytest.raises(PrepareError, match='another run'):
+  with parts.lock(tmp_path / 'out'), pytest.raises(PrepareError, match='another run'):
     run(photos, tmp_path / 'out')
 
 

@@ -6,40 +6,35 @@ and sources are not mixed: `settings.json` holds them from the start, and they a
 """
 
 import errno
-import fcntl
 import functools
 import hashlib
 import json
 import math
-import multiprocessing
 import os
 import pathlib
-import queue
-from collections.abc import Callable
-from concurrent import futures
-from concurrent.futures import process
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from cfn_jax import places, terminal
-from cfn_jax.data import array_records, folder, label_lists, listing, prepare_shard, tar_source
-from cfn_jax.data import parent as parents
+from cfn_jax.data import (
+  array_records,
+  folder,
+  label_lists,
+  listing,
+  parts,
+  prepare_shard,
+  tar_source,
+)
+from cfn_jax.data.parts import PrepareError
 from cfn_jax.data.record import SourceError
-from cfn_jax.errors import CfnError
+
+__all__ = ['PrepareError', 'open_source', 'prepare']
 
 # A progress bar counts shards, and an interrupted run makes those under way again. A loader process
 # keeps 256 of them open where it may open 1,024 files, as is usual.
 _IMAGES_PER_SHARD = 256
 _MOST_SHARDS = 256
-_AGAIN = 'finished shards are valid; when that is mended, the same command resumes'
-
-Make = Callable[[int, range], int]  # makes a shard, by its number and records; returns the number
-_worker: dict[str, Make] = {}  # what makes shards in this process, where it is a worker
-
-
-class PrepareError(CfnError):
-  """A run that cannot start or continue: what is wrong, and what would be right."""
 
 
 def prepare(
@@ -73,7 +68,7 @@ def prepare(
   if upsample and not short_side_px:
     raise PrepareError('--upsample has no effect with --short-side=0, which leaves sizes alone')
   folder_out = places.local(out)
-  try:
+  with parts.guard(out, 'shards'):
     _check_out(folder_out)
     opened = open_source(source, labels=labels, synsets=synsets)
     wanted = num_shards or min(_MOST_SHARDS, math.ceil(len(opened) / _IMAGES_PER_SHARD))
@@ -85,16 +80,9 @@ def prepare(
     }
     stamp = opened.stamp()
     folder_out.mkdir(parents=True, exist_ok=True)
-    with _lock(folder_out):
+    with parts.lock(folder_out):
       _claim(folder_out, opened, stamp, settings)
       return _run(opened, folder_out, settings, num_workers, verify)
-  except (MemoryError, process.BrokenProcessPool):
-    raise PrepareError(
-      'there is not enough memory, or a worker process was killed; finished shards are valid, and '
-      'the same command with fewer workers resumes'
-    ) from None
-  except OSError as error:
-    raise PrepareError(f'cannot write {out}: {error.strerror or error}; {_AGAIN}') from None
 
 
 def open_source(source: str, *, labels: str = '', synsets: str = '') -> folder.NamedSource:
@@ -140,18 +128,6 @@ def _check_out(out: pathlib.Path) -> None:
     )
 
 
-def _lock(out: pathlib.Path) -> TextIO:
-  """Keeps a second run away from the folder as long as the file is open; it ends with a process."""
-  file = (out / '.lock').open('w')
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    raise PrepareError(f'another run is writing to {out}') from None
-  except OSError:
-    pass  # a file system without locks
-  return file
-
-
 def _claim(
   out: pathlib.Path, source: folder.NamedSource, stamp: str, settings: dict[str, Any]
 ) -> None:
@@ -164,25 +140,7 @@ def _claim(
     'source': source.fingerprint,
     'files': stamp,
   }
-  path = out / array_records.SETTINGS
-  if not path.is_file():
-    places.write_json(path, stated)
-    return
-  try:
-    earlier = json.loads(path.read_bytes())
-    hidden = {
-      'source': 'images of other names, labels or sizes',
-      'files': 'files of other sizes or modification times',
-    }
-    told = {key: hidden.get(key, f'{key} = {earlier.get(key)}') for key in stated}
-    differing = [told[key] for key in stated if earlier.get(key) != stated[key]]
-  except (ValueError, AttributeError):
-    raise PrepareError(f'{path} is damaged; delete {out} and start again') from None
-  if differing:
-    raise PrepareError(
-      f'{out} was begun with {", ".join(differing)}. Give the same source and settings, or another '
-      '--out'
-    )
+  parts.claim(out / array_records.SETTINGS, stated)
 
 
 def _run(
@@ -203,7 +161,7 @@ def _run(
   make = functools.partial(prepare_shard.make_shard, source, out, settings)
   try:
     with terminal.make_bar(total=len(source), initial=done, unit='image') as bar:
-      _make_shards(make, missing, num_workers, lambda number: bar.update(len(missing[number])))
+      parts.make_parts(make, missing, num_workers, lambda number: bar.update(len(missing[number])))
   finally:
     for leftover in out.glob('*.tmp'):  # of processes that were killed
       leftover.unlink(missing_ok=True)
@@ -227,46 +185,6 @@ def _run(
   }
   places.write_json(out / array_records.INDEX, index)
   return index
-
-
-def _make_shards(
-  make: Make, missing: dict[int, range], num_workers: int, finished: Callable[[int], Any]
-) -> None:
-  """Makes shards in several processes, or here where one is enough.
-
-  The processes are spawned, so nothing of this one (locks, threads, a JAX runtime) is copied.
-  """
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-  workers = min(num_workers or cores or 1, len(missing))
-  if workers < 2:
-    for job in missing.items():
-      finished(make(*job))
-    return
-  others = set(multiprocessing.active_children())
-  begin: Any = (multiprocessing.get_context('spawn'), _begin_worker, (os.getpid(), make))
-  # Not `futures.wait`: it takes the locks of all futures, and Ctrl-C would leave some locked.
-  done: queue.SimpleQueue[futures.Future[int]] = queue.SimpleQueue()
-  with futures.ProcessPoolExecutor(workers, *begin) as pool:
-    try:
-      with parents.deaf_children():
-        for job in missing.items():
-          pool.submit(_make_in_worker, *job).add_done_callback(done.put)
-      for _ in missing:
-        finished(done.get().result())
-    except BaseException:
-      for worker in set(multiprocessing.active_children()) - others:
-        worker.kill()  # or its shard would be waited for
-      raise
-
-
-def _begin_worker(parent: int, make: Make) -> None:
-  """Takes over what makes shards, and ends this process when its parent is gone."""
-  _worker['make'] = make
-  parents.end_with(parent)
-
-
-def _make_in_worker(number: int, places: range) -> int:
-  return _worker['make'](number, places)
 
 
 def _entry(out: pathlib.Path, number: int, *, verify: bool = False) -> dict[str, Any] | None:

@@ -53,24 +53,31 @@ def read_stored(where: str, *, field: str, listed: Sequence[str], names: Sequenc
     if suffix == '.mat':
       return _read_cells(path, told, listed)
     if suffix == '.npz':
-      return _read_npz(path, told)
+      return read_npz(path, told)
   except OSError as error:
     raise SourceError(f'{told}: cannot be read: {error.strerror or error}') from None
   raise SourceError(f'{told}: a file that ends in {suffix or "nothing"} is not read; name {KINDS}')
 
 
-def save_stored(
-  path: pathlib.Path, *, names: Sequence[str], counts: Sequence[int], boxes: np.ndarray, source: str
-) -> None:
+def save(path: pathlib.Path, stored: Stored) -> None:
   """Writes our own form, whole or not at all; the same proposals are the same bytes."""
   with places.replacing(path) as temporary, temporary.open('wb') as file:
     np.savez(
       file,
-      names=np.array(names, np.str_),
-      starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-      boxes=boxes.astype(np.float32, copy=False),
-      source=np.array(source),
+      names=np.array(stored.names, np.str_),
+      starts=stored.starts,
+      boxes=stored.boxes,
+      source=np.array(stored.source),
     )
+
+
+def join(
+  names: Sequence[str], matrices: Sequence[np.ndarray], *, order: str = ORDER, source: str = ''
+) -> Stored:
+  """Joins the boxes of each image, float32 `[m, 4]`."""
+  starts = np.cumsum([0, *map(len, matrices)], dtype=np.int64)
+  boxes = np.concatenate([np.zeros((0, 4), np.float32), *matrices])
+  return Stored(names, starts, boxes, order, source)
 
 
 def name_missing(told: str, missing: Sequence[str], total: int) -> NoReturn:
@@ -82,7 +89,8 @@ def name_missing(told: str, missing: Sequence[str], total: int) -> NoReturn:
   )
 
 
-def _read_npz(path: pathlib.Path, told: str) -> Stored:
+def read_npz(path: pathlib.Path, told: str) -> Stored:
+  """Reads our own form; `told` begins the message of a SourceError."""
   _check_kind(path, told, b'PK\x03\x04', 'an .npz file')
   form = f'names text [n], starts int64 [n + 1], boxes float32 [sum, 4], {ORDER}'
   try:
@@ -134,8 +142,8 @@ def _read_cells(path: pathlib.Path, told: str, listed: Sequence[str]) -> Stored:
       what = f'image {place} is {name}, in the list {wanted}' if wrong else f'{place:,} images'
       raise SourceError(f'{told}: it is of other images: {what}; give the file of this list')
   matrices = [_to_matrix(cell, told, name) for cell, name in zip(cells.ravel(), listed)]
-  starts, boxes = _join(matrices)
-  return Stored(listed, starts, boxes[:, [1, 0, 3, 2]] - 1, _MAT_ORDER)
+  stored = join(listed, matrices, order=_MAT_ORDER)
+  return stored._replace(boxes=stored.boxes[:, [1, 0, 3, 2]] - 1)
 
 
 def _read_folder(path: pathlib.Path, told: str, names: Sequence[str]) -> Stored:
@@ -148,8 +156,8 @@ def _read_folder(path: pathlib.Path, told: str, names: Sequence[str]) -> Stored:
     _to_matrix(_load_mat(path / f'{name}.mat', f'{told}/{name}.mat')['boxes'], told, name)
     for name in bar
   ]
-  starts, boxes = _join(matrices)
-  return Stored(names, starts, boxes - 1, _FOLDER_ORDER)
+  stored = join(names, matrices, order=_FOLDER_ORDER)
+  return stored._replace(boxes=stored.boxes - 1)
 
 
 def _load_mat(path: pathlib.Path, told: str) -> dict[str, np.ndarray]:
@@ -202,11 +210,6 @@ def _to_matrix(cell: Any, told: str, name: str) -> np.ndarray:
 def _to_float32(boxes: np.ndarray) -> np.ndarray:
   with np.errstate(over='ignore'):  # becomes infinite, which is refused later
     return boxes.astype(np.float32)
-
-
-def _join(matrices: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-  starts = np.cumsum([0, *map(len, matrices)], dtype=np.int64)
-  return starts, np.concatenate([np.zeros((0, 4), np.float32), *matrices])
 
 
 def _to_text(cell: Any) -> str:

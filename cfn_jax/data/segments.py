@@ -47,7 +47,7 @@ def find_boxes(image: np.ndarray) -> np.ndarray:
   Raises:
     CfnError: scikit-image is not installed.
   """
-  segmentation = _import_segmentation()
+  segmentation = import_segmentation()
   height, width = image.shape[:2]
   shrink = min(1.0, _LONG_SIDE_PX / max(height, width))
   if shrink < 1:
@@ -72,7 +72,8 @@ def find_boxes(image: np.ndarray) -> np.ndarray:
   return boxes[large][np.sort(first)].astype(np.float32)
 
 
-def _import_segmentation() -> ModuleType:
+def import_segmentation() -> ModuleType:
+  """Imports what is used of scikit-image; raises CfnError where it is absent."""
   try:
     from skimage import segmentation
   except ImportError as error:

@@ -1,0 +1,162 @@
+"""Makes proposals of a folder's images, or of a VOC list, and writes them as one file.
+
+images -> boxes (grid.py or segments.py) -> parts of 16 images in `FILE.npz.parts` -> `FILE.npz`,
+which proposals.py opens. The same command resumes part by part; the bytes do not depend on the
+number of processes.
+"""
+
+import functools
+import glob
+import math
+import pathlib
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+
+from cfn_jax import places, terminal
+from cfn_jax.data import folder, grid, listing, parts, proposal_files, segments, voc
+from cfn_jax.data import images as decoding
+from cfn_jax.data.record import SourceError
+
+_IMAGES_PER_PART = 16
+_VERSION = 1  # of what the methods make; parts of another version are not mixed with these
+
+
+def _make_windows(image: np.ndarray) -> np.ndarray:
+  return grid.make_windows(*image.shape[:2])
+
+
+METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+  'grid': _make_windows,
+  'segments': segments.find_boxes,
+}
+
+
+def prepare_proposals(
+  *, method: str, out: str, root: str = '', split: str = '', images: str = '', num_workers: int = 0
+) -> proposal_files.Stored:
+  """Writes the proposals of all images; returns them.
+
+  Args:
+    method: one of `METHODS`.
+    out: the file to write, an .npz.
+    root: a folder such as `VOCdevkit/VOC2007`, whose list `split` names the images.
+    images: a folder of images instead.
+    num_workers: processes; 0 is one per core.
+
+  Raises:
+    PrepareError: arguments that do not fit together, a file that exists, a full disk.
+    SourceError: images that are not there, or two of one name.
+    BadImage: one that cannot be decoded.
+  """
+  path = places.local(out, '--out')
+  kept = path.with_name(f'{path.name}.parts')
+  if num_workers < 0:
+    raise parts.PrepareError(f'--workers={num_workers}: at least 0, which is one per core')
+  if path.suffix != '.npz':
+    raise parts.PrepareError(f'--out={out}: the name has to end in .npz')
+  if path.exists() and not kept.is_dir():  # with it, a run that was killed while it cleared up
+    raise parts.PrepareError(f'--out={out} exists already; delete it, or give another name')
+  if method == 'segments':
+    segments.import_segmentation()
+  source = _open_images(root, split, images)
+  names = _find_stems(source)
+  with parts.guard(out, 'parts'):
+    kept.mkdir(parents=True, exist_ok=True)
+    with parts.lock(kept):
+      stated = {
+        'format': 'cfn_jax proposals',
+        'version': _VERSION,
+        'method': method,
+        'num_images': len(source),
+        'source': source.fingerprint,
+        'files': source.stamp(),
+      }
+      parts.claim(kept / 'settings.json', stated)
+      _make_missing(source, names, method, kept, num_workers)
+      made = _join_parts(kept, names)
+      for leftover in path.parent.glob(f'{glob.escape(path.name)}.*.tmp'):  # of killed processes
+        leftover.unlink(missing_ok=True)
+      proposal_files.save(path, made)
+      shutil.rmtree(kept)
+  return made
+
+
+def _open_images(root: str, split: str, images: str) -> folder.FileSource:
+  if images and not root and not split:
+    place = places.local(images, '--images')
+    return folder.labelled(place, listing.list_images(place), ())
+  if images or not (root and split):
+    raise parts.PrepareError('give either --images, or --root and --split')
+  place = places.local(root, '--root')
+  return voc.VocSource(place, voc.list_split(place, split, field='--split'), split)
+
+
+def _find_stems(source: folder.FileSource) -> list[str]:
+  """Returns the images' names without folder and suffix, by which proposals are looked up."""
+  first: dict[str, str] = {}
+  for name in source.names:
+    stem = pathlib.PurePath(name).stem
+    if stem in first:
+      raise parts.PrepareError(
+        f'{first[stem]} and {name} have the same name, by which proposals are looked up; rename one'
+      )
+    first[stem] = name
+  return list(first)
+
+
+def _make_missing(
+  source: folder.FileSource, names: list[str], method: str, kept: pathlib.Path, num_workers: int
+) -> None:
+  bounds = [*range(0, len(source), _IMAGES_PER_PART), len(source)]
+  shares = dict(enumerate(map(range, bounds, bounds[1:])))
+  missing = {number: share for number, share in shares.items() if not _is_whole(kept, number)}
+  done = len(source) - sum(map(len, missing.values()))
+  make = functools.partial(_make_part, source, names, method, kept)
+  with terminal.make_bar(total=len(source), initial=done, unit='image') as bar:
+    parts.make_parts(make, missing, num_workers, lambda number: bar.update(len(missing[number])))
+
+
+def _make_part(
+  source: folder.FileSource,
+  names: list[str],
+  method: str,
+  kept: pathlib.Path,
+  number: int,
+  share: range,
+) -> int:
+  """Makes the proposals of a few images and keeps them; returns the part's number."""
+  found = []
+  for place in share:
+    record = source[place]
+    image = decoding.decode_image(bytes(record.data), name=record.name)
+    found.append(METHODS[method](image))
+  stored = proposal_files.join(
+    [names[place] for place in share], found, source=f'cfn_jax.prepare, {method}'
+  )
+  proposal_files.save(_part(kept, number), stored)
+  return number
+
+
+def _part(kept: pathlib.Path, number: int) -> pathlib.Path:
+  return kept / f'part-{number:05d}.npz'
+
+
+def _is_whole(kept: pathlib.Path, number: int) -> bool:
+  path = _part(kept, number)
+  try:
+    return path.is_file() and bool(proposal_files.read_npz(path, path.name))
+  except SourceError:  # a disk damaged it; it is made again
+    return False
+
+
+def _join_parts(kept: pathlib.Path, names: list[str]) -> proposal_files.Stored:
+  numbers = range(math.ceil(len(names) / _IMAGES_PER_PART))
+  made = [proposal_files.read_npz(_part(kept, number), '--out') for number in numbers]
+  counts = [np.diff(part.starts) for part in made]
+  return made[0]._replace(
+    names=names,
+    starts=np.concatenate([[0], np.cumsum(np.concatenate(counts))]),
+    boxes=np.concatenate([part.boxes for part in made]),
+  )
