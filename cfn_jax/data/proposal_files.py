@@ -94,7 +94,7 @@ def read_npz(path: pathlib.Path, told: str) -> Stored:
   _check_kind(path, told, b'PK\x03\x04', 'an .npz file')
   form = f'names text [n], starts int64 [n + 1], boxes float32 [sum, 4], {ORDER}'
   try:
-    with np.load(path, allow_pickle=False) as loaded:
+    with path.open('rb') as file, np.load(file, allow_pickle=False) as loaded:
       names, starts, boxes = (loaded[name] for name in ('names', 'starts', 'boxes'))
       source = str(loaded['source']) if 'source' in loaded else ''
   except KeyError as error:
@@ -169,6 +169,8 @@ def _load_mat(path: pathlib.Path, told: str) -> dict[str, np.ndarray]:
     found = {} if 'boxes' in loaded else scipy.io.whosmat(path)
   except Exception as error:  # SciPy's reader raises many kinds on damaged files
     raise _damaged(told, error) from None
+  if isinstance(loaded.get('boxes'), str):  # SciPy's reader puts its own error there
+    raise _damaged(told, ValueError(loaded['boxes']))
   if 'boxes' not in loaded:
     held = ', '.join(name for name, *_ in found) or 'nothing'
     raise SourceError(f'{told}: it has no variable boxes; it holds {held}')
