@@ -63,8 +63,8 @@ def find_boxes(image: np.ndarray) -> np.ndarray:
   ranks = np.concatenate([np.arange(len(boxes)) for boxes in found])
   boxes = np.concatenate(found)[np.argsort(ranks, kind='stable')]
   scale_back = np.array([width / image.shape[1], height / image.shape[0]] * 2)
-  corners = np.concatenate([np.floor(boxes[:, :2]), boxes[:, 2:] + 1], axis=1) * scale_back
-  boxes = np.rint(corners - [0, 0, 1, 1])
+  ends = np.array([0, 0, 1, 1])  # a pixel's far end is one on
+  boxes = np.rint((boxes + ends) * scale_back - ends)
   boxes = np.concatenate([[[0, 0, width - 1, height - 1]], boxes])
   least = _LEAST_SIDE * min(height, width)
   large = (boxes[:, 2:] - boxes[:, :2] + 1 >= least).all(axis=1)
@@ -129,33 +129,55 @@ def _describe(pixels: np.ndarray, edges: np.ndarray, labels: np.ndarray) -> Regi
 
 def _find_neighbours(labels: np.ndarray) -> list[set[int]]:
   """Returns which segments touch each, to the sides or above and below."""
-  touching: list[set[int]] = [set() for _ in range(int(labels.max()) + 1)]
+  count = int(labels.max()) + 1
+  touching: list[set[int]] = [set() for _ in range(count)]
   for one, other in ((labels[:, 1:], labels[:, :-1]), (labels[1:], labels[:-1])):
-    pairs = np.stack([one[one != other], other[one != other]], axis=1)
-    for a, b in np.unique(pairs, axis=0).tolist():
+    border = one != other
+    for pair in np.unique(one[border] * count + other[border]).tolist():
+      a, b = divmod(pair, count)
       touching[a].add(b)
       touching[b].add(a)
   return touching
 
 
+def _compare(regions: Regions, one: int, others: list[int], whole: float) -> list[float]:
+  """Returns how alike a region and others are, 0 to 4 each.
+
+  By colours, by edges, by how small both are and by how well both fill their common box; `whole` is
+  the size of the image.
+  """
+  sizes, boxes, colours, edges = regions
+  both = sizes[one] + sizes[others]
+  low = np.minimum(boxes[one, :2], boxes[others, :2])
+  high = np.maximum(boxes[one, 2:], boxes[others, 2:])
+  alike: np.ndarray = (
+    np.minimum(colours[one], colours[others]).sum(axis=1)
+    + np.minimum(edges[one], edges[others]).sum(axis=1)
+    + (1 - both / whole)
+    + (1 - (np.prod(high - low + 1, axis=1) - both) / whole)
+  )
+  found: list[float] = alike.tolist()
+  return found
+
+
+def _merge(regions: Regions, one: int, other: int, new: int) -> None:
+  """Fills the row of the region that two others make."""
+  sizes, boxes, colours, edges = regions
+  pair = [one, other]
+  sizes[new] = sizes[pair].sum()
+  boxes[new, :2], boxes[new, 2:] = boxes[pair, :2].min(axis=0), boxes[pair, 2:].max(axis=0)
+  for histograms in (colours, edges):
+    histograms[new] = (sizes[pair, None] * histograms[pair]).sum(axis=0) / sizes[new]
+
+
 def _grow(regions: Regions, touching: list[set[int]]) -> np.ndarray:
   """Merges the two most alike neighbours until one region is left; the boxes, the last first."""
-  sizes, boxes, colours, edges = regions
-  whole = sizes.sum()
-  queue: list[tuple[float, int, int]] = []  # what is least alike comes last
+  whole = float(regions.sizes.sum())
+  queue: list[tuple[float, int, int]] = []  # the most alike come first
 
   def compare(one: int, others: list[int]) -> None:
-    both = sizes[one] + sizes[others]
-    low = np.minimum(boxes[one, :2], boxes[others, :2])
-    high = np.maximum(boxes[one, 2:], boxes[others, 2:])
-    alike = (
-      np.minimum(colours[one], colours[others]).sum(axis=1)
-      + np.minimum(edges[one], edges[others]).sum(axis=1)
-      + (1 - both / whole)
-      + (1 - (np.prod(high - low + 1, axis=1) - both) / whole)
-    )
-    for value, other in zip(alike.tolist(), others):
-      heapq.heappush(queue, (-value, one, other))
+    for alike, other in zip(_compare(regions, one, others, whole), others):
+      heapq.heappush(queue, (-alike, one, other))
 
   for one, near in enumerate(touching):
     compare(one, sorted(other for other in near if other < one))
@@ -165,16 +187,11 @@ def _grow(regions: Regions, touching: list[set[int]]) -> np.ndarray:
     if one in gone or other in gone:
       continue
     new = len(touching)
+    _merge(regions, one, other, new)
     gone |= {one, other}
-    share = sizes[[one, other]] / (sizes[one] + sizes[other])
-    sizes[new] = sizes[one] + sizes[other]
-    boxes[new, :2] = np.minimum(boxes[one, :2], boxes[other, :2])
-    boxes[new, 2:] = np.maximum(boxes[one, 2:], boxes[other, 2:])
-    colours[new] = share @ colours[[one, other]]
-    edges[new] = share @ edges[[one, other]]
     near = (touching[one] | touching[other]) - gone
     for each in near:
       touching[each].add(new)
     touching.append(near)
     compare(new, sorted(near))
-  return boxes[: len(touching)][::-1]
+  return regions.boxes[: len(touching)][::-1]
