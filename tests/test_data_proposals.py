@@ -181,6 +181,7 @@ def test_boxes_that_are_none_in_their_image_are_refused(form, make, reason, tmp_
     open_all(tmp_path / form)
   message = str(error.value)
   assert message.startswith(f'proposals.train={tmp_path / form}: ') and '\n' not in message
+  assert ('exchanged' in message) == (make is swapped)
   if 'outside' in reason:
     order = 'y1, x1, y2, x2' if form == 'p.mat' else 'x1, y1, x2, y2'
     start = 0 if form == 'p.npz' else 1
