@@ -124,6 +124,7 @@ LOADER_MODULES = (
   'cfn_jax.data.proposals',
   'cfn_jax.data.prepare_proposals',
   'cfn_jax.data.views',
+  'cfn_jax.data.voc_objects',
   'cfn_jax.inpainting.transform',
 )
 

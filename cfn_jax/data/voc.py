@@ -1,12 +1,14 @@
 """The image lists of a PASCAL VOC folder, as a source of images.
 
-`ImageSets/Main/<split>.txt` names the images of `JPEGImages`, one a line. An image holds several
-objects, so a record has no label; `multi_labels` says which classes it shows (voc_labels.py).
+`ImageSets/Main/<split>.txt` names the images of `JPEGImages`, one a line. Where a folder has no
+lists, '' stands for all that have an annotation. An image holds several objects, so a record has no
+label; `multi_labels` says which classes it shows (voc_labels.py), `voc_objects` where they are.
 """
 
 import os
 import pathlib
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,21 +19,41 @@ from cfn_jax.data.record import SourceError
 _LABELLED = re.compile(r'\s+(-1|0|1)$')
 
 
-class VocSource(folder.FileSource):
-  """Images of one list, all or a part of them."""
+class Listed(NamedTuple):
+  """The images of a list, as paths under the root, in the list's order."""
 
-  def __init__(self, root: pathlib.Path, names: list[str], split: str, part: str = '') -> None:
+  names: list[str]
+  unmarked: list[str]  # where all that have an annotation are listed: images that have none
+
+
+class VocSource(folder.FileSource):
+  """Images of one list, all or a part of them.
+
+  Attributes:
+    listed: the names of the whole list, of which `names` are all or a part.
+  """
+
+  def __init__(
+    self, root: pathlib.Path, names: list[str], split: str, whole: Listed, part: str = ''
+  ) -> None:
+    unmarked = whole.unmarked
+    told = f'; {len(unmarked):,} without an annotation (such as {unmarked[0]})' if unmarked else ''
     super().__init__(
       root,
       listing.Names.of(names),
       labels=np.full(len(names), -1, np.int32),
-      description=f'VOC {root} ({split}{part}): {len(names):,} images',
+      description=f'VOC {root} ({split or "annotated"}{part}): {len(names):,} images{told}',
     )
+    self.left_out += [{'name': name, 'reason': 'it has no annotation'} for name in unmarked]
+    self.listed = listing.Names.of(whole.names)
     self._split = split
 
+  def stems(self) -> list[str]:
+    """Returns the images' names without a suffix, in the order of the records."""
+    return [stem_of(name) for name in self.names]
+
   def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    stems = [pathlib.PurePath(name).stem for name in self.names]
-    return voc_labels.read_labels(pathlib.Path(self.root), self._split, stems, origin=origin)
+    return voc_labels.read_labels(pathlib.Path(self.root), self._split, self.stems(), origin=origin)
 
 
 def open_voc(
@@ -42,38 +64,47 @@ def open_voc(
   Raises:
     SourceError: `root` is no VOC folder, a list is missing, or it names images that are not there.
   """
-  if val_root and not val_split:
+  val_folder = places.local(val_root) if val_root else root
+  if val_root and not val_split and _has_lists(val_folder):
     raise SourceError(
       f"data.val_split is empty: data.val_root = '{val_root}' needs the name of a list there"
     )
-  names = list_split(root, split, field='data.split')
-  if val_split:
-    val_folder = places.local(val_root) if val_root else root
-    val_names = list_split(val_folder, val_split, field='data.val_split')
-    return VocSource(root, names, split), VocSource(val_folder, val_names, val_split)
+  whole = list_split(root, split, field='data.split')
+  if val_root or val_split:
+    val_whole = list_split(val_folder, val_split, field='data.val_split')
+    return (
+      VocSource(root, whole.names, split, whole),
+      VocSource(val_folder, val_whole.names, val_split, val_whole),
+    )
   held_out = folder.hash_split(
-    listing.Names.of(names), val_fraction, where=split, instead='data.val_split'
+    listing.Names.of(whole.names), val_fraction, where=split or root, instead='data.val_split'
   )
-  train = [n for n, held in zip(names, held_out) if not held]
-  val = [n for n, held in zip(names, held_out) if held]
-  return VocSource(root, train, split), VocSource(root, val, split, ', held out')
+  train = [n for n, held in zip(whole.names, held_out) if not held]
+  val = [n for n, held in zip(whole.names, held_out) if held]
+  return VocSource(root, train, split, whole), VocSource(
+    root, val, split, whole._replace(unmarked=[]), ', held out'
+  )
 
 
-def list_split(root: pathlib.Path, split: str, *, field: str) -> list[str]:
-  """Reads one list as paths under `root`, in the list's order."""
-  lists = root / 'ImageSets' / 'Main'
-  if not lists.is_dir():
-    inside = sorted(p.parent.parent.name for p in root.glob('*/ImageSets/Main'))
-    hint = f'; did you mean {root / inside[0]}?' if inside else ''
-    raise SourceError(f'{root} is no VOC folder: it has no ImageSets/Main{hint}')
-  path = lists / f'{split}.txt'
-  if not split or not path.is_file():
-    found = sorted(p.stem for p in lists.glob('[!.]*.txt') if p.is_file())
-    known = ', '.join(stem for stem in found if '_' not in stem)
-    raise SourceError(f'{field} = {split!r}: there is no list {path}; there are {known or "none"}')
-  wanted = [line for line in text_lists.read_lines(path) if line]
+def stem_of(name: str) -> str:
+  """Returns what an image and its annotation are called.
+
+  >>> stem_of('JPEGImages/2008_000002.jpg')
+  '2008_000002'
+  """
+  return pathlib.PurePath(name).stem
+
+
+def list_split(root: pathlib.Path, split: str, *, field: str) -> Listed:
+  """Reads one list; '' where the folder has none: each image that has an annotation, sorted."""
+  if not split and not _has_lists(root) and (root / 'Annotations').is_dir():
+    path = root / 'Annotations'
+    wanted = _list_annotations(path)
+  else:
+    path = _find_list(root, split, field=field)
+    wanted = [line for line in text_lists.read_lines(path) if line]
   if not wanted:
-    raise SourceError(f'the list {path} is empty')
+    raise SourceError(f'the list {path} is empty' if path.is_file() else f'no .xml file in {path}')
   files = _list_files(root / 'JPEGImages')
   # A line of <class>_<split>.txt ends in the label.
   stems = [line if line in files else _LABELLED.sub('', line) for line in wanted]
@@ -89,7 +120,37 @@ def list_split(root: pathlib.Path, split: str, *, field: str) -> list[str]:
         f'{root / "JPEGImages"} has several images called {stem}: {", ".join(files[stem])}; leave '
         'one of them there'
       )
-  return [f'JPEGImages/{files[stem][0]}' for stem in stems]
+  unmarked = sorted(files.keys() - set(stems)) if path.is_dir() else []
+  return Listed(
+    [f'JPEGImages/{files[stem][0]}' for stem in stems],
+    [f'JPEGImages/{files[stem][0]}' for stem in unmarked],
+  )
+
+
+def _has_lists(root: pathlib.Path) -> bool:
+  return (root / 'ImageSets' / 'Main').is_dir()
+
+
+def _find_list(root: pathlib.Path, split: str, *, field: str) -> pathlib.Path:
+  """Returns where a list lies, or says which there are."""
+  lists = root / 'ImageSets' / 'Main'
+  if not lists.is_dir():
+    inside = sorted(p.parent.parent.name for p in root.glob('*/ImageSets/Main'))
+    hint = f'; did you mean {root / inside[0]}?' if inside else ''
+    if (root / 'Annotations').is_dir():
+      hint = f"; {field} = '' takes each image that has an annotation"
+    raise SourceError(f'{root} is no VOC folder: it has no ImageSets/Main{hint}')
+  path = lists / f'{split}.txt'
+  if not split or not path.is_file():
+    found = sorted(p.stem for p in lists.glob('[!.]*.txt') if p.is_file())
+    known = ', '.join(stem for stem in found if '_' not in stem)
+    raise SourceError(f'{field} = {split!r}: there is no list {path}; there are {known or "none"}')
+  return path
+
+
+def _list_annotations(path: pathlib.Path) -> list[str]:
+  """Returns the sorted names, without `.xml`, of a folder's annotations."""
+  return sorted(file.stem for file in path.glob('*.xml') if not listing.is_passed_over(file.name))
 
 
 def _list_files(folder_path: pathlib.Path) -> dict[str, list[str]]:

@@ -11,10 +11,9 @@ import hashlib
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import feed, pipeline, sources, views
+from cfn_jax.data import feed, pipeline, sources, splits, views
 from cfn_jax.models import alexnet
 
-NAMED = 10  # items named in an error
 # The numbers that evaluations on labelled images read, as far as nothing else checks them.
 LIMITS = {
   **feed.LIMITS,
@@ -65,18 +64,14 @@ def open_labelled(
   """
   d = config.data
   training, testing = sources.open_config(d)
-  if not len(testing):
-    raise sources.SourceError(
-      f'none of the {len(training):,} images is held out for the test: set data.val_root, '
-      'data.val_split or data.val_fraction'
-    )
+  splits.check_held_out(training, testing)
   read = functools.partial(
     pipeline.Reader, seed=config.seed, min_side_px=min_side_px, on_bad_image=d.on_bad_image
   )
   if multilabel:
     ours, names = training.multi_labels(d.labels)
     theirs, test_names = testing.multi_labels(d.labels)
-    check_same_classes(names, test_names)
+    splits.check_same_classes(names, test_names)
   else:
     ours = theirs = np.empty((0, 0), np.uint8)
     names = _check_classes(training, testing)
@@ -93,30 +88,13 @@ def _check_classes(training: sources.Source, testing: sources.Source) -> tuple[s
       'class'
     )
   if testing.foreign_classes:
-    check_same_classes(training.class_names, testing.foreign_classes)
+    splits.check_same_classes(training.class_names, testing.foreign_classes)
   if not testing.class_names:
     raise sources.SourceError(
       f'{testing.description}: the images have no classes; cfn_jax.prepare --labels gives '
       "ImageNet's validation images theirs (docs/data.md)"
     )
   return training.class_names
-
-
-def check_same_classes(training: tuple[str, ...], testing: tuple[str, ...]) -> None:
-  """Raises SourceError where the class lists of two splits differ, naming the first differences."""
-  if training == testing:
-    return
-  only = [
-    (where, [name for name in ours if name not in theirs])
-    for where, ours, theirs in (('training', training, testing), ('test', testing, training))
-  ]
-  parts = [
-    f'{len(names)} only in {where} ({", ".join(names[:NAMED])})' for where, names in only if names
-  ]
-  raise sources.SourceError(
-    f'the classes differ: {len(training)} in training, {len(testing)} in the test, '
-    + ('; '.join(parts) or 'in another order')
-  )
 
 
 def check_counts(data: Labelled, *, allow_empty: bool) -> None:
@@ -136,7 +114,7 @@ def check_counts(data: Labelled, *, allow_empty: bool) -> None:
       hint = '' if where == 'training' else '; data.allow_empty_classes=True scores the others'
       raise sources.SourceError(
         f'{split.reader.source.description}: no {where} image of {len(absent)} of the '
-        f'{len(counts)} classes: {", ".join(absent[:NAMED])}{hint}'
+        f'{len(counts)} classes: {", ".join(absent[: splits.NAMED])}{hint}'
       )
 
 
