@@ -63,6 +63,7 @@ setup(
     'test': [
       *PHOTOGRAPHS,
       'hypothesis>=6.100,<7',
+      'mean-average-precision>=2024.1,<2025',
       'mypy>=2.3,<3',
       'pytest>=9,<10',
       'pytest-xdist>=3.6,<4',

@@ -5,6 +5,8 @@ overlap of the threshold or more; its plain twin keeps one of exactly the thresh
 network's scores and average_precision.py.
 """
 
+import math
+
 import numpy as np
 
 from cfn_jax.data import boxes
@@ -47,7 +49,7 @@ def suppress_groups(found: np.ndarray, threshold: float) -> np.ndarray:
   """
   if np.isnan(found[..., 4]).any():
     raise ValueError(f'{np.isnan(found[..., 4]).sum():,} scores are nan')
-  groups = found.reshape(-1, *found.shape[-2:])  # [G, n, 5]
+  groups = found.reshape(math.prod(found.shape[:-2]), *found.shape[-2:])  # [G, n, 5]
   kept = np.empty(groups.shape[:2], bool)
   for start in range(0, len(groups), _GROUPS_AT_ONCE):
     part = slice(start, start + _GROUPS_AT_ONCE)
