@@ -128,23 +128,17 @@ def _json_lines(
   order = np.lexsort((-numbers[:, 0], images))
   bounds = np.searchsorted(images[order], np.arange(len(stems) + 1))
   head = {'split': split, 'boxes': _BOXES, 'classes': list(class_names)}
+  named = [json.dumps(name) for name in class_names]
+  form = f'%.{_DIGITS}g'
+  entry = f'{{"class": %s, "score": {form}, "box": [{", ".join([form] * 4)}]}}'
   yield json.dumps(head)[:-1] + ', "images": {'
   for place, stem in enumerate(stems):
     own = order[bounds[place] : bounds[place + 1]]
     shown = [
-      {
-        'class': class_names[classes[at]],
-        'score': _round(numbers[at, 0]),
-        'box': [_round(end) for end in numbers[at, 1:]],
-      }
-      for at in own
+      entry % (named[number], *row) for number, row in zip(classes[own], numbers[own].tolist())
     ]
-    yield f'{"," if place else ""}\n{json.dumps(stem)}: {json.dumps(shown)}'
+    yield f'{"," if place else ""}\n{json.dumps(stem)}: [{", ".join(shown)}]'
   yield '\n}}\n'
-
-
-def _round(number: float) -> float:
-  return float(f'{number:.{_DIGITS}g}')
 
 
 def _write(path: pathlib.Path, lines: Iterator[str]) -> None:
