@@ -37,7 +37,7 @@ def test_mirroring_twice_is_the_identity_and_turns_the_way_of_the_centre():
   found = corners.reshape(50, 4)[:, [0, 1, 2, 3]]
   np.testing.assert_array_equal(boxes.mirror(boxes.mirror(found, 211), 211), found)
   others = found + rng.integers(1, 9, 4) * [0, 0, 1, 1]
-  wide = found + [0, 0, 3, 3]
+  wide = found + np.array([0, 0, 3, 3])
   turned = boxes.encode(boxes.mirror(wide, 211), boxes.mirror(others, 211))
   np.testing.assert_allclose(
     turned[10:], (boxes.encode(wide, others) * [-1, 1, 1, 1])[10:], atol=1e-9

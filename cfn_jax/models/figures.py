@@ -5,6 +5,7 @@ reader and writer takes them from here.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -80,12 +81,15 @@ def scaled(features: int, width: float) -> int:
   return max(8, round(features * width / 8) * 8)
 
 
-def convolved_size(size: int, *, kernel_px: int, stride: int = 1, padding: int = 0) -> int:
-  """Returns the size of an axis after a convolution, rounded down; 0 where nothing is left."""
-  return max(0, (size + 2 * padding - kernel_px) // stride + 1)
+def convolved_size(size: Any, *, kernel_px: int, stride: int = 1, padding: int = 0) -> Any:
+  """Returns the size of an axis after a convolution, rounded down; 0 where nothing is left.
+
+  Sizes are numbers, here and below, or arrays of them.
+  """
+  return ((size + 2 * padding - kernel_px) // stride + 1) * (size + 2 * padding >= kernel_px)
 
 
-def pooled_size(size: int, *, window: int = 3, stride: int = 2, padding: int = 0) -> int:
+def pooled_size(size: Any, *, window: int = 3, stride: int = 2, padding: int = 0) -> Any:
   """Returns the size of an axis after pooling, rounded up, by Caffe's rule.
 
   With padding there is no last window that begins beyond the padded map. 0 or less: nothing
@@ -95,7 +99,7 @@ def pooled_size(size: int, *, window: int = 3, stride: int = 2, padding: int = 0
   ([13, 6, 3, 1], 24)
   """
   pooled = -(-(size + 2 * padding - window) // stride) + 1
-  return pooled - 1 if padding and (pooled - 1) * stride >= size + padding else pooled
+  return pooled - bool(padding) * ((pooled - 1) * stride >= size + padding)
 
 
 def map_sides(

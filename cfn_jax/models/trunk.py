@@ -61,28 +61,35 @@ class Trunk(nn.Module):
 
     return (nn.remat(run) if self.remat else run)(self, images)
 
-  def stages(self, images: Array) -> dict[str, Array]:
+  def stages(self, images: Array, extents: Array | None = None) -> dict[str, Array]:
     """Returns every stage by Caffe's name.
 
     `conv1` .. `conv5` after their ReLU, `norm1`, `norm2`, `pool1`, `pool2`, `pool5`, each
     `[B, h, w, features]`.
+
+    Args:
+      extents: int32 `[B, 2]`, the height and width of each image, which lies at the top left of a
+        larger canvas of zeros. Maps are then those of the image alone, with zeros beyond.
     """
     stages: dict[str, Array] = {}
-    x = images
+    x, pooled = images, extents
     for stage, convolution in ((1, self.conv1), (2, self.conv2)):
-      maps, bias = convolution(x)
+      maps, bias, sides = _convolve(convolution, x, pooled)
+      pooled = _pool_sides(sides, padding=self.pool_padding)
       stages[f'conv{stage}'] = layers.relu(layers.add_bias(maps, bias))
       if self.order == 'caffenet':
-        x = stages[f'pool{stage}'] = layers.pool_biased(maps, bias, padding=self.pool_padding)
+        x = layers.pool_biased(maps, bias, padding=self.pool_padding)
+        x = stages[f'pool{stage}'] = _cut(x, pooled)
         x = stages[f'norm{stage}'] = layers.local_response_norm(x)
       else:
         x = stages[f'norm{stage}'] = layers.local_response_norm(stages[f'conv{stage}'])
-        x = stages[f'pool{stage}'] = layers.max_pool(x, padding=self.pool_padding)
+        x = stages[f'pool{stage}'] = _cut(layers.max_pool(x, padding=self.pool_padding), pooled)
     for name in ('conv3', 'conv4'):
-      x = stages[name] = nn.relu(layers.add_bias(*getattr(self, name)(x)))
-    maps, bias = self.conv5(x)
+      maps, bias, pooled = _convolve(getattr(self, name), x, pooled)
+      x = stages[name] = nn.relu(layers.add_bias(maps, bias))
+    maps, bias, sides = _convolve(self.conv5, x, pooled)
     stages['conv5'] = layers.relu(layers.add_bias(maps, bias))
-    stages['pool5'] = layers.pool_biased(maps, bias)
+    stages['pool5'] = _cut(layers.pool_biased(maps, bias), _pool_sides(sides))
     return stages
 
   def describe(self) -> dict[str, Any]:
@@ -93,6 +100,38 @@ class Trunk(nn.Module):
   def initial(self) -> figures.Initial:
     """How layers start."""
     return figures.Initial(self.init_name, self.order)
+
+
+def _convolve(
+  convolution: layers.Convolution, x: Array, extents: Array | None
+) -> tuple[Array, Array, Array | None]:
+  """Returns the maps without their bias, the bias, and the sides of the maps of each image.
+
+  What lies beyond an image is so low that the ReLU makes zeros of it, and no maximum is found there.
+  """
+  maps, bias = convolution(x)
+  if extents is None:
+    return maps, bias, None
+  sides = figures.convolved_size(
+    extents,
+    kernel_px=convolution.kernel_px,
+    stride=convolution.stride,
+    padding=convolution.padding,
+  )
+  return _cut(maps, sides, -jnp.inf), bias, sides
+
+
+def _pool_sides(sides: Array | None, padding: int = 0) -> Array | None:
+  return None if sides is None else figures.pooled_size(sides, padding=padding)
+
+
+def _cut(maps: Array, sides: Array | None, fill: float = 0.0) -> Array:
+  """Fills what lies beyond each image in maps `[B, h, w, C]`; sides are int32 `[B, 2]`."""
+  if sides is None:
+    return maps
+  row, column = (jnp.arange(count) < side[:, None] for count, side in zip(maps.shape[1:3], sides.T))
+  inside = row[:, :, None, None] & column[:, None, :, None]
+  return jnp.where(inside, maps, jnp.array(fill, maps.dtype))
 
 
 def dense(trunk: Trunk, layer: str, features: int, dtype: Any = None) -> layers.Dense:
