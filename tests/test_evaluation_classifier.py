@@ -51,7 +51,14 @@ def make_several(logits):
       return jnp.asarray(logits)
 
   initial = figures.Initial('he', 'caffenet')
-  return Given(alexnet.AlexNet(3), 67, RECORDS['unit'], ('a', 'b', 'c'), True, initial)
+  return Given(
+    network=alexnet.AlexNet(3),
+    view_px=67,
+    input_record=RECORDS['unit'],
+    class_names=('a', 'b', 'c'),
+    multilabel=True,
+    initial=initial,
+  )
 
 
 def test_the_sigmoid_loss_is_scikit_learns_summed_over_classes_without_the_ignored():
@@ -120,7 +127,14 @@ def test_averages_are_sums_of_logits_or_means_of_probabilities():
       return images.reshape(len(images), -1).astype(jnp.float32) / 100
 
   initial = figures.Initial('he', 'caffenet')
-  made = Echo(alexnet.AlexNet(3), 1, RECORDS['unit'], ('a', 'b', 'c'), False, initial)
+  made = Echo(
+    network=alexnet.AlexNet(3),
+    view_px=1,
+    input_record=RECORDS['unit'],
+    class_names=('a', 'b', 'c'),
+    multilabel=False,
+    initial=initial,
+  )
   images = np.random.default_rng(0).integers(0, 256, (4, 5, 1, 1, 3), np.uint8)
   logits = images.reshape(4, 5, 3) / 100
   summed = made.average({}, jnp.asarray(images), 'logits')
@@ -145,7 +159,14 @@ def test_logits_that_are_no_numbers_count_as_wrong_or_are_refused(multilabel):
       return jnp.full((len(images), 3), jnp.nan)
 
   initial = figures.Initial('he', 'caffenet')
-  made = Broken(alexnet.AlexNet(3), 8, RECORDS['unit'], names, False, initial)
+  made = Broken(
+    network=alexnet.AlexNet(3),
+    view_px=8,
+    input_record=RECORDS['unit'],
+    class_names=names,
+    multilabel=False,
+    initial=initial,
+  )
   views = classifier.views.MakeViews('whole', 8, 0, 'squash', False, draws=1)
   images = passes.feed.Feed(None, views, None, 2)
   evaluation = passes.make_evaluation(
@@ -224,7 +245,15 @@ def test_calibration_scales_biases_by_the_measured_change_of_each_layers_input(p
 def make_fed(record, init, fc_init='', loaded=()):
   network = alexnet.AlexNet(3, trunk.Trunk(width=0.1), 8, 8)
   initial = figures.Initial(init, 'caffenet')
-  made = classifier.Classifier(network, 67, record, ('a', 'b', 'c'), False, initial, fc_init)
+  made = classifier.Classifier(
+    network=network,
+    view_px=67,
+    input_record=record,
+    class_names=('a', 'b', 'c'),
+    multilabel=False,
+    initial=initial,
+    fc_init=fc_init,
+  )
   given = alexnet.draw_parameters(made.shapes(), initial, seed=0)
   return dataclasses.replace(made, given=given, loaded=loaded)
 

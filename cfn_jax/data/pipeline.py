@@ -43,6 +43,7 @@ class Visit(NamedTuple):
   name: str
   rng: np.random.Generator
   bad: int  # the record in whose place this one is shown, since it could not be decoded; -1: none
+  place: int = 0  # in the endless stream, or in the pass of an evaluation
 
 
 class Transform(Protocol):
@@ -79,11 +80,11 @@ class Reader:
   def train(self, position: int) -> Visit:
     """Returns the visit at a place of the endless stream."""
     index = streams.record_index(len(self.source), seed=self.seed, position=position)
-    return self._visit(index, position, streams.VISIT)
+    return self._visit(index, position, streams.VISIT)._replace(place=position)
 
-  def evaluate(self, index: int) -> Visit:
-    """Returns an evaluation's one visit to a record."""
-    return self._visit(index, index, streams.EVALUATION)
+  def evaluate(self, index: int, place: int = 0) -> Visit:
+    """Returns an evaluation's one visit to a record, which has a place in its pass."""
+    return self._visit(index, index, streams.EVALUATION)._replace(place=place)
 
   def decode(self, index: int) -> tuple[sources.Record, np.ndarray]:
     """Returns a record and its image, uint8 `[H, W, 3]`.
@@ -164,10 +165,12 @@ class _EvaluationBatch:
   group: int = 1
 
   def __call__(self, number: int) -> list[Batch]:
-    indices = [number * self.batch_size + row for row in self.rows]
-    present = [int(self.records[index]) for index in indices if index < len(self.records)]
+    first = number * self.batch_size
+    indices = [first + row for row in self.rows]
+    present = [index for index in indices if index < len(self.records)]
     # A host without a row of the last batch still needs the shapes.
-    visits = [self.reader.evaluate(index) for index in present or [0]]
+    shown = present or [first]
+    visits = [self.reader.evaluate(int(self.records[index]), index) for index in shown]
     batch = _stack([_transform(self.transform, visit)[0] for visit in visits])
     padding = len(indices) - len(visits)
     padded = {

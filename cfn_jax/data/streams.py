@@ -7,7 +7,7 @@ import numpy as np
 from cfn_jax.data.record import Source
 
 # The streams of draws that one seed feeds; a new use takes a new number.
-VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT, SUBSET = range(6)
+VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT, SUBSET, SCALE = range(7)
 
 
 def make_rng(seed: int, position: int, stream: int = VISIT) -> np.random.Generator:

@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from cfn_jax.models import figures, layers
+from cfn_jax.models import layers
 from cfn_jax.models import trunk as trunks
 
 Array = jax.Array
@@ -20,7 +20,6 @@ Array = jax.Array
 BINS = 6  # a side of what fc6 sees of a region
 PADDING_PX = 5  # of conv1
 POOL_PADDING = 1  # of pool1 and pool2
-STDS = {'cls_score': 0.01, 'bbox_pred': 0.001}  # of the layers that are always new
 
 
 class FastRcnn(nn.Module):
@@ -45,17 +44,9 @@ class FastRcnn(nn.Module):
     nn.share_scope(self, self.trunk)  # parameters stay flat: params['conv1']
     self.fc6 = trunks.dense(self.trunk, 'fc6', self.fc6_features)
     self.fc7 = trunks.dense(self.trunk, 'fc7', self.fc7_features)
-    self.cls_score = self._output('cls_score', self.num_classes + 1)
-    self.bbox_pred = self._output('bbox_pred', 4 * (self.num_classes + 1))
+    self.cls_score = trunks.dense(self.trunk, 'cls_score', self.num_classes + 1, jnp.float32)
+    self.bbox_pred = trunks.dense(self.trunk, 'bbox_pred', 4 * (self.num_classes + 1), jnp.float32)
     self.drop = nn.Dropout(self.dropout)
-
-  def _output(self, name: str, features: int) -> layers.Dense:
-    return layers.Dense(
-      features,
-      kernel_init=nn.initializers.normal(STDS[name]),
-      bias_init=nn.initializers.zeros,
-      dtype=jnp.float32,
-    )
 
   @property
   def scale(self) -> float:

@@ -19,7 +19,8 @@ GROUPS = (1, 2, 1, 2, 2)
 FULLY_CONNECTED = ('fc6', 'fc7', 'fc8')
 ORDERS = ('caffenet', 'alexnet')  # pool then LRN; LRN then pool
 INITS = ('caffe', 'he')
-_CAFFE_STD = {'fc6': 0.005, 'fc7': 0.005}  # every other layer: 0.01
+OUTPUTS = {'fc8', 'cls_score', 'bbox_pred'}  # layers that start alike whatever they see
+_CAFFE_STD = {'fc6': 0.005, 'fc7': 0.005, 'bbox_pred': 0.001}  # every other layer: 0.01
 _BIASED = ('conv2', 'conv4', 'conv5', 'fc6', 'fc7')
 
 
@@ -27,8 +28,8 @@ _BIASED = ('conv2', 'conv4', 'conv5', 'fc6', 'fc7')
 class Initial:
   """How a network starts: Caffe's fillers, or He's variance with biases of zero.
 
-  The classifier fc8 is Gaussian with std 0.01 and bias 0 in both, so that an untrained network
-  starts near the loss of chance.
+  The last layers are Gaussian with bias 0 in both, fc8 and cls_score with std 0.01, bbox_pred with
+  0.001, so that an untrained network starts near the loss of chance.
   """
 
   init: str = 'caffe'
@@ -42,7 +43,7 @@ class Initial:
 
   def std(self, layer: str, kernel_shape: tuple[int, ...]) -> float:
     """Returns the standard deviation of a layer's weights; `kernel_shape` ends in `in, out`."""
-    if self.init == 'he' and layer != 'fc8':
+    if self.init == 'he' and layer not in OUTPUTS:
       return float(np.sqrt(2 / np.prod(kernel_shape[:-1])))
     return _CAFFE_STD.get(layer, 0.01)
 

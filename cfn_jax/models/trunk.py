@@ -107,7 +107,7 @@ def _convolve(
 ) -> tuple[Array, Array, Array | None]:
   """Returns the maps without their bias, the bias, and the sides of the maps of each image.
 
-  What lies beyond an image is so low that the ReLU makes zeros of it, and no maximum is found there.
+  What lies beyond an image is so low that no maximum is there and the ReLU makes zeros of it.
   """
   maps, bias = convolution(x)
   if extents is None:

@@ -7,7 +7,6 @@ other layers loaded and locked, other views and another loss.
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -15,17 +14,13 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from cfn_jax import fields
 from cfn_jax.data import feed, views
 from cfn_jax.evaluation import answers, identity, labelled
-from cfn_jax.models import alexnet, figures, inputs
+from cfn_jax.evaluation.finetuning import start as starts
+from cfn_jax.models import alexnet
 from cfn_jax.models import trunk as trunks
 from cfn_jax.training import metrics, optimizer
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import surgery
-from cfn_jax.transfer import weights as weights_lib
-
-Params = dict[str, Any]
 
 
 class Pool5Linear(nn.Module):
@@ -42,73 +37,23 @@ class Pool5Linear(nn.Module):
     return self.fc8(self.trunk(images).astype(jnp.float32))
 
 
-@dataclasses.dataclass(frozen=True)
-class Classifier:
-  """A network, what it starts from, and how it is fed.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classifier(starts.Start):
+  """`AlexNet`, `Pool5Linear` or `Cfn`, what it starts from, and how it is fed.
 
   Attributes:
-    network: `AlexNet`, `Pool5Linear` or `Cfn`.
-    view_px: side of a view.
-    input_record: how views, or tiles, are prepared.
-    class_names: K of them.
     multilabel: an image has several classes: a sigmoid for each instead of one softmax.
-    initial: how the layers that are not loaded start.
-    fc_init: how fully connected ones start, see `surgery.FC_INITS`; '': as `initial` says.
-    given: the loaded parameters; only `loaded` of them are taken.
-    loaded: layers that start as given; the others are drawn.
-    locked: layers that take neither gradient nor decay.
     grid: tiles a side into which the CFN's views are cut; 0: the network sees whole views.
-    rescale: changes the drawn parameters before the first step (magic_init).
   """
 
-  network: Any
-  view_px: int
-  input_record: inputs.InputRecord
-  class_names: tuple[str, ...]
   multilabel: bool
-  initial: figures.Initial
-  fc_init: str = ''
-  given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  loaded: tuple[str, ...] = ()
-  locked: tuple[str, ...] = ()
   grid: int = 0
-  rescale: Callable[[Params], Params] | None = None
 
   def shapes(self) -> Any:
     """Returns the shapes of the parameters."""
     side = self.view_px // max(1, self.grid)
     tiles = (self.grid**2,) if self.grid else ()
     return alexnet.parameter_shapes(self.network, (1, *tiles, side, side, 3))
-
-  def check(self) -> None:
-    """Raises WeightsError where the given layers do not fit the network.
-
-    Raises:
-      ValueError: layers are drawn for inputs of another scale than those of the record.
-    """
-    surgery.merge(self.shapes(), self.given, self.loaded)
-    drawn = {name for name in self.shapes() if name not in self.loaded} - {'fc8'}
-    connected = drawn & set(weights_lib.FULLY_CONNECTED) if self.fc_init else set()
-    contrast = self.input_record.contrast()
-    for field, init, layers in (
-      ('model.init', self.initial.init, drawn - connected),
-      ('model.fc_init', self.fc_init, connected),
-    ):
-      if layers and not self.rescale:
-        named = surgery.name_layers(sorted(layers))
-        figures.check_contrast(init, contrast, field=field, layers=named)
-
-  def init(self, seed: int) -> Params:
-    """Draws the parameters on the host, and puts the loaded layers in."""
-    shapes = self.shapes()
-    wanted = {name: layer for name, layer in shapes.items() if name not in self.loaded}
-    drawn = alexnet.draw_parameters(wanted, self.initial, seed=seed)
-    for name in weights_lib.FULLY_CONNECTED:
-      if self.fc_init and name in wanted:
-        shape = wanted[name]['kernel'].shape
-        drawn[name] = surgery.draw_layer(name, shape, fc_init=self.fc_init, seed=seed)
-    params = {name: self.given[name] if name in self.loaded else drawn[name] for name in shapes}
-    return self.rescale(params) if self.rescale else params
 
   def prepare(self, images: jax.Array) -> jax.Array:
     """Makes the network's input of views uint8 `[B, px, px, 3]`."""
@@ -141,20 +86,6 @@ class Classifier:
       found = jax.nn.softmax(found, axis=-1)
     found = found.reshape(*images.shape[:2], -1)  # [B, draws, K]
     return jnp.sum(found, axis=1) if average == 'logits' else jnp.mean(found, axis=1)
-
-  def describe(self) -> dict[str, Any]:
-    """Returns what a checkpoint says of the network, for transfer/."""
-    return self.network.trunk.describe() | {'input': self.input_record.to_json()}
-
-  def identify(self) -> dict[str, Any]:
-    """Returns all that training depends on besides images and config, as plain values."""
-    shapes = fields.flatten(self.shapes())
-    return {
-      'network': self.describe() | {'groups': list(self.network.trunk.groups)},
-      'shapes': {name: list(array.shape) for name, array in shapes.items()},
-      'loaded': {name: identity.hash_arrays({name: self.given[name]}) for name in self.loaded},
-      'locked': ', '.join(self.locked),
-    }
 
 
 def make_task(

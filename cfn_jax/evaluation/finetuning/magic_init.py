@@ -8,7 +8,7 @@ tasks that fine-tune on few images, as VOC classification: rival methods are pub
 
 import dataclasses
 import zlib
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,12 @@ from flax import linen as nn
 
 from cfn_jax.data import pipeline, views
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation.finetuning import classifier
+from cfn_jax.evaluation.finetuning import start
 from cfn_jax.models import layers as layer_lib
 from cfn_jax.transfer import weights as weights_lib
 
-Params = classifier.Params
+Params = start.Params
+Made = TypeVar('Made', bound=start.Start)
 KINDS = ('fresh', 'calibrated')
 BATCHES, BATCH = 10, 16  # training images that are looked at
 MEAN = 0.1  # of each output, before its ReLU
@@ -36,10 +37,8 @@ def check(kind: str) -> None:
     raise CfnError(f"magic_init = '{kind}' is unknown: one of {', '.join(KINDS)}, or ''")
 
 
-def add(
-  made: classifier.Classifier, kind: str, reader: pipeline.Reader, *, seed: int
-) -> classifier.Classifier:
-  """Returns the classifier with rescaled initial values."""
+def add(made: Made, kind: str, reader: pipeline.Reader, *, seed: int) -> Made:
+  """Returns the network with rescaled initial values."""
 
   def rescale(params: Params) -> Params:
     whole = views.MakeViews('whole', made.view_px, 0, 'squash', mirror=False)
@@ -55,9 +54,7 @@ def _layers(params: Params) -> list[str]:
   return [name for name in weights_lib.LAYERS if name in params]
 
 
-def rescale_fresh(
-  made: classifier.Classifier, params: Params, images: np.ndarray, *, seed: int
-) -> Params:
+def rescale_fresh(made: start.Start, params: Params, images: np.ndarray, *, seed: int) -> Params:
   """Draws each layer that is not loaded from N(0, 1), and normalises its outputs.
 
   Args:
@@ -97,7 +94,7 @@ def _batches(images: np.ndarray) -> list[np.ndarray]:
 
 
 def see_layer(
-  made: classifier.Classifier, params: Any, images: jax.Array, name: str
+  made: start.Start, params: Any, images: jax.Array, name: str
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the mean magnitude of what a layer takes in, and its outputs before its ReLU."""
   seen = []
@@ -115,7 +112,7 @@ def see_layer(
 
 
 def measure_ratios(
-  made: classifier.Classifier, params: Params, images: np.ndarray, *, seed: int
+  made: start.Start, params: Params, images: np.ndarray, *, seed: int
 ) -> tuple[np.ndarray, float]:
   """Returns sqrt(mean gradient^2 / mean weight^2) of each layer, and the outputs' deviation.
 
@@ -143,9 +140,7 @@ def measure_ratios(
   return ratios, float(np.mean(np.std(np.asarray(logits, np.float64), axis=0)))
 
 
-def calibrate(
-  made: classifier.Classifier, params: Params, images: np.ndarray, *, seed: int
-) -> Params:
+def calibrate(made: start.Start, params: Params, images: np.ndarray, *, seed: int) -> Params:
   """Rescales all layers until their gradients relative to their weights agree.
 
   Up to 10 rounds: with ratios r_l and the outputs' deviation s, the target t is the geometric mean

@@ -1,0 +1,182 @@
+"""Images of any size in batches of few sizes: how large each becomes, and the canvas it lies on.
+
+Detection and segmentation see whole images. Each is resized by Fast R-CNN's rule, and lies at the
+top left of a canvas of zeros; a few canvases serve a whole data set, since a program is compiled
+for each. Source of the rule: fast-rcnn, `lib/utils/blob.py`. NumPy; loader processes use it.
+"""
+
+import dataclasses
+import functools
+
+import cv2
+import numpy as np
+
+from cfn_jax.data import streams
+from cfn_jax.errors import CfnError
+
+CANDIDATES = 12  # heights, and widths, among which canvases are chosen
+WORTH_IT = 0.03  # of the area: what one more canvas must save
+DRAWN = 4096  # batches of training by which its canvases are chosen
+
+
+def find_scale(height: int, width: int, short_px: int, longest_px: int) -> float:
+  """Returns by what an image grows: to that short side, unless its long side becomes too long.
+
+  >>> find_scale(375, 500, 600, 1000), find_scale(281, 500, 600, 1000)
+  (1.6, 2.0)
+  """
+  scale = short_px / min(height, width)
+  return (
+    longest_px / max(height, width) if round(scale * max(height, width)) > longest_px else scale
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """The sizes of a data set's images at each of some scales.
+
+  Attributes:
+    native: int32 `[n, 2]`: heights and widths of the images.
+    scales: float64 `[n, L]`, by what each grows.
+    sides: int32 `[n, L, 2]`, heights and widths at each scale.
+  """
+
+  native: np.ndarray
+  scales: np.ndarray
+  sides: np.ndarray
+
+  @classmethod
+  def of(cls, native: np.ndarray, short_px: tuple[int, ...], longest_px: int) -> 'Sizes':
+    """Computes them of heights and widths `[n, 2]`; `short_px`: the short side at each scale.
+
+    Raises:
+      CfnError: there is no scale, or one is longer than the longest side.
+    """
+    if not short_px or min(short_px) < 1 or max(short_px) > longest_px:
+      raise CfnError(
+        f'short sides of images: {short_px or "none"}: one or more from 1 to the longest side, '
+        f'{longest_px} px'
+      )
+    scales = np.array(
+      [
+        [find_scale(height, width, short, longest_px) for short in short_px]
+        for height, width in native.tolist()
+      ]
+    )
+    sides = np.maximum(1, np.rint(native[:, None] * scales[:, :, None])).astype(np.int32)
+    return cls(native, scales, sides)
+
+
+def choose(sides: np.ndarray, most: int, largest: np.ndarray) -> np.ndarray:
+  """Chooses canvases on which batches need little area, the smallest first.
+
+  Args:
+    sides: `[n, 2]`, the height and width that each of some batches needs.
+    most: at most that many canvases.
+    largest: `[2]`, what any batch may need; one canvas holds it.
+
+  Returns:
+    int32 `[k, 2]`, heights and widths.
+  """
+  steps = np.linspace(0, 1, CANDIDATES)
+  heights, widths = (
+    np.unique(np.quantile(sides[:, axis], steps, method='higher')) for axis in (0, 1)
+  )
+  tried = np.stack(np.meshgrid(heights, widths), -1).reshape(-1, 2)
+  unique, counts = np.unique(sides, axis=0, return_counts=True)
+  area = np.where(
+    np.all(unique[None] <= tried[:, None], axis=-1), np.prod(tried, axis=1)[:, None], np.inf
+  )  # of each of the tried, for each size that it holds
+  chosen, held = [largest], np.full(len(unique), float(np.prod(largest)))
+  while len(chosen) < most:
+    totals = np.minimum(area, held) @ counts
+    best = int(np.argmin(totals))
+    if totals[best] > (1 - WORTH_IT) * (held @ counts):
+      break
+    chosen.append(tried[best])
+    held = np.minimum(area[best], held)
+  return np.array(sorted(chosen, key=np.prod), np.int32)
+
+
+def find(canvases: np.ndarray, sides: np.ndarray) -> tuple[int, int]:
+  """Returns height and width of the smallest canvas that holds images of these sides `[..., 2]`."""
+  needed = sides.reshape(-1, 2).max(0)
+  height, width = canvases[np.argmax(np.all(canvases >= needed, axis=1))].tolist()
+  return height, width
+
+
+def place(image: np.ndarray, sides: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
+  """Resizes an image uint8 `[H, W, 3]` to sides `[2]`, bilinearly, on a black canvas."""
+  height, width = sides.tolist()
+  made = np.zeros((*canvas, 3), np.uint8)
+  made[:height, :width] = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+  return made
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingFrames:
+  """Which image, at which scale, on which canvas each place of the endless stream shows.
+
+  All of it follows from (seed, place) and the sizes, so every host and process knows the canvas of
+  a whole batch. Images of the doubled list come once as they are and once mirrored.
+  """
+
+  sizes: Sizes
+  seed: int
+  batch_size: int
+  most: int
+
+  @functools.cached_property
+  def canvases(self) -> np.ndarray:
+    """int32 `[k, 2]`: those of all batches."""
+    count, levels, _ = self.sizes.sides.shape
+    rng = streams.make_rng(0, 0, streams.SCALE)
+    drawn = self.sizes.sides[
+      rng.integers(count, size=(DRAWN, self.batch_size)),
+      rng.integers(levels, size=(DRAWN, self.batch_size)),
+    ]
+    return choose(drawn.max(1), self.most, self.sizes.sides.reshape(-1, 2).max(0))
+
+  def level(self, place: int) -> int:
+    """Returns the scale at which a place shows its image."""
+    levels = self.sizes.sides.shape[1]
+    return int(streams.make_rng(self.seed, place, streams.SCALE).integers(levels))
+
+  def canvas(self, place: int) -> tuple[int, int]:
+    """Returns height and width of the canvas of the batch that holds a place."""
+    count = len(self.sizes.sides)
+    first = place // self.batch_size * self.batch_size
+    shown = [
+      self.sizes.sides[
+        streams.record_index(2 * count, seed=self.seed, position=each) % count, self.level(each)
+      ]
+      for each in range(first, first + self.batch_size)
+    ]
+    return find(self.canvases, np.array(shown))
+
+
+@dataclasses.dataclass(frozen=True)
+class TestFrames:
+  """On which canvas each place of a pass over test images shows its image, at all its scales.
+
+  Attributes:
+    sizes: of the records of the pass, in its order.
+  """
+
+  __test__ = False  # no test of pytest's
+
+  sizes: Sizes
+  batch_size: int
+  most: int
+
+  @functools.cached_property
+  def canvases(self) -> np.ndarray:
+    """int32 `[k, 2]`: those of all batches."""
+    needed = self.sizes.sides.max(1)  # [n, 2]
+    starts = np.arange(0, len(needed), self.batch_size)
+    return choose(np.maximum.reduceat(needed, starts), self.most, needed.max(0))
+
+  def canvas(self, place: int) -> tuple[int, int]:
+    """Returns height and width of the canvas of the batch that holds a place."""
+    first = place // self.batch_size * self.batch_size
+    return find(self.canvases, self.sizes.sides[first : first + self.batch_size])
