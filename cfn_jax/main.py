@@ -28,6 +28,7 @@ WORKDIR = flags.DEFINE_string(
 EVALUATIONS = (
   'frozen_layers',
   'voc_classification',
+  'voc_detection',
   'recognition',
   'alexnet_to_jigsaw',
   'linear_probe',

@@ -87,10 +87,11 @@ def _open_images(root: str, split: str, images: str) -> folder.FileSource:
   if images and not root and not split:
     place = places.local(images, '--images')
     return folder.labelled(place, listing.list_images(place), ())
-  if images or not (root and split):
+  if images or not root:
     raise parts.PrepareError('give either --images, or --root and --split')
   place = places.local(root, '--root')
-  return voc.VocSource(place, voc.list_split(place, split, field='--split'), split)
+  listed = voc.list_split(place, split, field='--split')
+  return voc.VocSource(place, listed.names, split, listed)
 
 
 def _find_stems(source: folder.FileSource) -> list[str]:

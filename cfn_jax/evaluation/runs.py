@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import ml_collections
+import numpy as np
 from jax.sharding import Mesh
 
 from cfn_jax import places, terminal
@@ -40,12 +41,15 @@ class Run:
     passes: at the end, by name: the figures of the one called '' are the run's own, those of others
       stand under their names beside them.
     settings: what changes the figures but not the training, besides fields of the config.
+    report: (folder of the run, rows of the pass called '') to its figures at the end, in the place
+      of that pass's own report: what is written there beside them.
   """
 
   name: str
   task: tasks.Task
   passes: Mapping[str, scoring.AnyEvaluation]
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  report: Callable[[pathlib.Path, Mapping[str, np.ndarray]], Figures] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +137,11 @@ def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Pat
     params = checkpoints.read_params(folder, step=str(config.num_steps))
     mesh = devices.make_mesh(config.num_devices)
     placed = devices.replicate(params, mesh)
-    return score(run.passes, placed, mesh, kept=f'{run.name} is trained, not scored')
+    passes = dict(run.passes)
+    if run.report:
+      report = functools.partial(run.report, folder)
+      passes[''] = dataclasses.replace(passes[''], report=report)
+    return score(passes, placed, mesh, kept=f'{run.name} is trained, not scored')
 
   settings = {**run.task.fingerprint, **identity.describe(config), **run.settings}
   return remember(run.name, settings, folder, compute)

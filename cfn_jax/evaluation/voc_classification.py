@@ -7,7 +7,6 @@ precision-recall curves. The 11-point mean of VOC2007 stands beside it.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
@@ -15,7 +14,7 @@ import ml_collections
 from cfn_jax import fields
 from cfn_jax.data import views
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import labelled, runs, tables, trunks
+from cfn_jax.evaluation import labelled, precision_table, runs, trunks
 from cfn_jax.evaluation.finetuning import classifier, magic_init, passes
 from cfn_jax.models import figures
 from cfn_jax.training import task as tasks
@@ -61,7 +60,14 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   return runs.Plan(
     runs=[make_run(config, data, each, name) for name, each in started.items()],
     origins={labels[name]: each.origin for name, each in started.items()},
-    show=lambda figures: show(figures, labels, config.trained),
+    show=lambda figures: precision_table.show(
+      figures,
+      labels,
+      counted='images',
+      training=f'trained: {config.trained}',
+      paper=PAPER,
+      paper_kind='area',
+    ),
     charts=lambda figures: {
       CHART: {
         label: figures[name]['per_class']['average_precision'] for name, label in labels.items()
@@ -152,36 +158,3 @@ def find_connected(
   if weights.pool5_side() != side:
     return {}
   return {name: weights.params[name] for name in ('fc6', 'fc7')}
-
-
-def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str], trained: str) -> None:
-  """Prints the mean of each run, each class's figures, and the paper's row."""
-  first = figures[next(iter(figures))]
-  columns = [f'{run}, {kind}' for run in labels for kind in ('area', '11-point')]
-  kinds = ('average_precision', 'average_precision_11_point')
-
-  def row(name: str) -> list[float | None]:
-    found = [figures[run]['per_class'][kind][name] for run in labels for kind in kinds]
-    return [None if value is None else 100 * value for value in found]
-
-  per_class = [
-    (f'{name} ({count} images)', row(name))
-    for name, count in first['per_class']['positives'].items()
-  ]
-  means: list[float | str | None] = []
-  for found in (figures[run] for run in labels):
-    if found['val_map'] is None:
-      means += [None, None]
-    else:
-      means += [tables.write_interval(found, 'val_map'), 100 * found['val_map_11_point']]
-  absent = first['classes_without_figure']
-  over = f'mean over {len(per_class) - len(absent)} classes'
-  published = [(f'paper, VOC2007, all: {name}', [value]) for name, value in PAPER.items()]
-  tables.show(
-    f'Average precision in %, {first["val_count"]:,} test images (±: 95 % interval over them, one '
-    f'training run), trained: {trained}; '
-    + '; '.join(f'{run}: {label}' for run, label in labels.items() if run != label),
-    columns,
-    [per_class, [(over, means)], published],
-    caption=f'without a positive, not in the mean: {", ".join(absent)}' if absent else '',
-  )

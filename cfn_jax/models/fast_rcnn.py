@@ -59,7 +59,8 @@ class FastRcnn(nn.Module):
     """Runs the network.
 
     Args:
-      images: `[B, L, H, W, C]`, prepared: each image at L scales, at the top left of the canvas.
+      images: `[B, L, H, W, C]`, prepared: each image at L scales, at the top left of the canvas;
+        what lies beyond it counts as zeros.
       extents: int32 `[B, L, 2]`, heights and widths of the images.
       regions: `[B, R, 5]`: which of the L scales; x1, y1, x2, y2 in pixels there, ends included.
     """
@@ -80,7 +81,8 @@ class FastRcnn(nn.Module):
 
     run = nn.remat(run) if self.trunk.remat else run
     together = images.reshape(-1, *images.shape[2:])  # [B * L, H, W, C]
-    maps = run(self.trunk, together, extents.reshape(-1, 2))
+    extents = extents.reshape(-1, 2)
+    maps = run(self.trunk, trunks.cut(together, extents), extents)
     return maps.reshape(*images.shape[:2], *maps.shape[1:])
 
 

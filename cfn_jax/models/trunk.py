@@ -79,17 +79,17 @@ class Trunk(nn.Module):
       stages[f'conv{stage}'] = layers.relu(layers.add_bias(maps, bias))
       if self.order == 'caffenet':
         x = layers.pool_biased(maps, bias, padding=self.pool_padding)
-        x = stages[f'pool{stage}'] = _cut(x, pooled)
+        x = stages[f'pool{stage}'] = cut(x, pooled)
         x = stages[f'norm{stage}'] = layers.local_response_norm(x)
       else:
         x = stages[f'norm{stage}'] = layers.local_response_norm(stages[f'conv{stage}'])
-        x = stages[f'pool{stage}'] = _cut(layers.max_pool(x, padding=self.pool_padding), pooled)
+        x = stages[f'pool{stage}'] = cut(layers.max_pool(x, padding=self.pool_padding), pooled)
     for name in ('conv3', 'conv4'):
       maps, bias, pooled = _convolve(getattr(self, name), x, pooled)
       x = stages[name] = nn.relu(layers.add_bias(maps, bias))
     maps, bias, sides = _convolve(self.conv5, x, pooled)
     stages['conv5'] = layers.relu(layers.add_bias(maps, bias))
-    stages['pool5'] = _cut(layers.pool_biased(maps, bias), _pool_sides(sides))
+    stages['pool5'] = cut(layers.pool_biased(maps, bias), _pool_sides(sides))
     return stages
 
   def describe(self) -> dict[str, Any]:
@@ -118,14 +118,14 @@ def _convolve(
     stride=convolution.stride,
     padding=convolution.padding,
   )
-  return _cut(maps, sides, -jnp.inf), bias, sides
+  return cut(maps, sides, -jnp.inf), bias, sides
 
 
 def _pool_sides(sides: Array | None, padding: int = 0) -> Array | None:
   return None if sides is None else figures.pooled_size(sides, padding=padding)
 
 
-def _cut(maps: Array, sides: Array | None, fill: float = 0.0) -> Array:
+def cut(maps: Array, sides: Array | None, fill: float = 0.0) -> Array:
   """Fills what lies beyond each image in maps `[B, h, w, C]`; sides are int32 `[B, 2]`."""
   if sides is None:
     return maps

@@ -22,7 +22,7 @@ class Roles:
     per_image: regions of each image in a step.
     foreground: the part of them that shows objects, where there are enough.
     foreground_overlap: a region shows an object from this overlap on.
-    background_low, background_high: a region shows the background from the first to below the other.
+    background_low, background_high: it shows the background from the first to below the other.
   """
 
   per_image: int

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cfn_jax.data import boxes as box_lib
-from cfn_jax.data import canvases, pipeline, record, voc_objects
+from cfn_jax.data import canvases, pipeline, proposals, record, voc_objects
 from cfn_jax.evaluation.detection import roles
 
 PYRAMID_PX = 224  # a region is seen at the scale at which it is about as large as this square
@@ -56,7 +56,7 @@ class TrainRegions:
 
   frames: canvases.TrainingFrames
   objects: Sequence[voc_objects.Objects]
-  proposals: Sequence[np.ndarray]
+  proposals: proposals.Proposals
   rule: roles.Roles
   moves: roles.Moves
   difficult: bool
@@ -121,7 +121,7 @@ class TestRegions:
   __test__ = False  # no test of pytest's
 
   frames: canvases.TestFrames
-  proposals: Sequence[np.ndarray]
+  proposals: proposals.Proposals
   count: int
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
@@ -133,20 +133,20 @@ class TestRegions:
     """
     sizes, place = self.frames.sizes, visit.place
     canvas = self.frames.canvas(place)
-    proposals = self.proposals[visit.record]
-    level = choose_levels(proposals, sizes.scales[place])
+    boxes = self.proposals[visit.record]
+    level = choose_levels(boxes, sizes.scales[place])
     made = {
       'image': np.stack([canvases.place(visit.image, each, canvas) for each in sizes.sides[place]]),
       'extent': sizes.sides[place],
       'regions': np.zeros((self.count, 5), np.float32),
       'box': np.zeros((self.count, 4), np.float32),
-      'drawn': (np.arange(self.count) < len(proposals)).astype(np.float32),
+      'drawn': (np.arange(self.count) < len(boxes)).astype(np.float32),
       'sides': sizes.native[place],
       'record': np.array(visit.record, np.int32),
     }
-    made['regions'][: len(proposals), 0] = level
-    made['regions'][: len(proposals), 1:] = proposals * sizes.scales[place, level][:, None]
-    made['box'][: len(proposals)] = proposals
+    made['regions'][: len(boxes), 0] = level
+    made['regions'][: len(boxes), 1:] = boxes * sizes.scales[place, level][:, None]
+    made['box'][: len(boxes)] = boxes
     return made
 
 

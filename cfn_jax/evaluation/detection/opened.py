@@ -1,0 +1,101 @@
+"""The data of a detection, opened from a config and checked before any training.
+
+Images and their objects (data/voc_objects.py) with the regions that are proposed for each
+(data/proposals.py).
+"""
+
+import dataclasses
+
+import ml_collections
+import numpy as np
+
+from cfn_jax.data import canvases, pipeline, proposals, voc_objects
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation.detection import roles, transform
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """One split: its images, their objects, and the regions that are proposed for each."""
+
+  reader: pipeline.Reader
+  images: voc_objects.Split
+  proposals: proposals.Proposals
+
+  def sizes(
+    self, short_px: tuple[int, ...], longest_px: int, records: np.ndarray | slice = slice(None)
+  ) -> canvases.Sizes:
+    """Returns the sizes of its images, or of some of them."""
+    native = np.array([each.size_px for each in self.images.objects], np.int32)
+    return canvases.Sizes.of(native[records], tuple(short_px), longest_px)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+  """The two splits of a detection, of the same classes."""
+
+  training: Split
+  testing: Split
+  class_names: tuple[str, ...]
+
+
+def open_data(config: ml_collections.ConfigDict) -> Opened:
+  """Opens images, objects and proposals.
+
+  Raises:
+    SourceError: what is wrong, where, and what would be right.
+  """
+  d = config.data
+  training, testing, class_names = voc_objects.open_objects(
+    root=d.root,
+    split=d.split,
+    val_root=d.val_root,
+    val_split=d.val_split,
+    val_fraction=d.val_fraction,
+    on_bad_box=d.on_bad_box,
+    allow_empty_classes=d.allow_empty_classes,
+  )
+  one_list = not d.val_split
+  if one_list and config.proposals.test:
+    raise CfnError(
+      f"proposals.test = '{config.proposals.test}': the test is a part of the list of training "
+      '(data.val_split is empty), so proposals.train holds its proposals too'
+    )
+  where = {'train': config.proposals.train, 'test': config.proposals.test}
+  opened = [
+    Split(
+      pipeline.Reader(images.source, seed=config.seed),
+      images,
+      proposals.open_proposals(
+        where['train' if one_list else which],
+        field=f'proposals.{"train" if one_list else which}',
+        listed=images.listed,
+        names=images.source.stems(),
+        sizes=[each.size_px for each in images.objects],
+        keep=config.proposals.keep,
+      ),
+    )
+    for which, images in (('train', training), ('test', testing))
+  ]
+  return Opened(opened[0], opened[1], class_names)
+
+
+def read_rule(config: ml_collections.ConfigDict) -> roles.Roles:
+  """Reads which regions train, and in which role."""
+  r = config.regions
+  return roles.Roles(
+    r.per_image, r.foreground, r.foreground_overlap, r.background_low, r.background_high
+  )
+
+
+def measure_moves(config: ml_collections.ConfigDict, data: Opened) -> roles.Moves:
+  """Measures the moves of the training's regions, see `roles.measure_moves`."""
+  difficult = config.regions.difficult
+  return roles.measure_moves(
+    (
+      (*transform.choose_objects(objects, difficult=difficult), data.training.proposals[index])
+      for index, objects in enumerate(data.training.images.objects)
+    ),
+    len(data.class_names),
+    config.regions.foreground_overlap,
+  )

@@ -1,0 +1,167 @@
+"""VOC2007 detection: where are the objects of 20 classes?
+
+Paper, section 4.1, table 1, by the framework of Girshick (fast-rcnn): conv1 .. conv5 in AlexNet,
+regions that are proposed from outside, a class and a better box for each, and the mean of the
+average precisions at 11 points.
+"""
+
+import ml_collections
+
+from cfn_jax import fields
+from cfn_jax.data import feed
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import precision_table, runs, trunks
+from cfn_jax.evaluation.detection import detector as detectors
+from cfn_jax.evaluation.detection import opened, passes, roles
+from cfn_jax.evaluation.finetuning import magic_init
+from cfn_jax.models import alexnet, fast_rcnn, figures
+from cfn_jax.training import task as tasks
+from cfn_jax.transfer import networks, surgery
+from cfn_jax.transfer import weights as weights_lib
+
+# Mean average precision on VOC2007, 11 points; the CFN's with five scales in training and test.
+PAPER = {
+  'CFN': 53.2,
+  'Pathak et al.': 44.5,
+  'Doersch et al.': 46.6,
+  'Wang and Gupta': 44.0,
+  'ImageNet labels': 56.8,
+}
+CHART = 'average_precision.png'
+VIEW_PX = 227  # of the whole images that magic_init looks at
+LIMITS = {
+  **feed.LIMITS,
+  **alexnet.LIMITS,
+  'locked_convolutions': (0, 5),
+  'proposals.keep': (0, 10**6),
+  'images.longest_px': (32, 8192),
+  'images.canvases': (1, 6),
+  'regions.per_image': (1, 10**5),
+  'regions.foreground': (0.001, 1),
+  'regions.foreground_overlap': (0.01, 1),
+  'test.watched_images': (1, 2**62),
+  'test.per_class': (1, 10**5),
+  'test.mean_per_image': (0, 10**5),
+  'test.suppress_overlap': (0.01, 1),
+}
+
+
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
+  """Opens and checks what the config evaluates; see `make_plan`."""
+  return runs.open_plan(make_plan, config)
+
+
+def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
+  """Opens data and weights, and builds the run and that of the random baseline.
+
+  Raises:
+    CfnError: what is wrong, where, and what would be right.
+  """
+  fields.check_numbers(config, LIMITS)
+  opened.read_rule(config)
+  magic_init.check(config.magic_init)
+  check_images(config)
+  started = trunks.open_compared(config)
+  data = opened.open_data(config)
+  moves = opened.measure_moves(config, data)
+  labels = {name: each.label() for name, each in started.items()}
+  return runs.Plan(
+    runs=[make_run(config, data, moves, each, name) for name, each in started.items()],
+    origins={labels[name]: each.origin for name, each in started.items()},
+    show=lambda figures: precision_table.show(
+      figures,
+      labels,
+      counted='objects',
+      training=f'images of {tell(config.images.scales_px)} px in training, of '
+      f'{tell(config.test.scales_px)} px in the test',
+      paper=PAPER,
+      paper_kind='11-point',
+    ),
+    charts=lambda figures: {
+      CHART: {
+        label: figures[name]['per_class']['average_precision_11_point']
+        for name, label in labels.items()
+      }
+    },
+    published=PAPER,
+  )
+
+
+def check_images(config: ml_collections.ConfigDict) -> None:
+  """Raises CfnError for scales that images cannot have."""
+  longest = config.images.longest_px
+  for field, scales in (
+    ('images.scales_px', config.images.scales_px),
+    ('test.scales_px', config.test.scales_px),
+  ):
+    least = 8 * config.model.stride  # conv5 has a cell or more, whatever the shape
+    if not scales or min(scales) < least or max(scales) > longest or len(scales) > 16:
+      raise CfnError(
+        f'{field} = {tuple(scales)}: one to 16 short sides from {least} px (8 times model.stride) '
+        f'to images.longest_px = {longest}'
+      )
+
+
+def tell(scales: tuple[int, ...]) -> str:
+  """Writes some sides: '480, 576'."""
+  return ', '.join(map(str, scales))
+
+
+def make_run(
+  config: ml_collections.ConfigDict,
+  data: opened.Opened,
+  moves: roles.Moves,
+  trunk: trunks.Trunk,
+  name: str,
+) -> runs.Run:
+  """Builds the run of one trunk."""
+  made = make_detector(config, data.class_names, moves, trunk, drawn=name == trunks.BASELINE)
+  if config.magic_init:
+    made = magic_init.add(made, config.magic_init, data.training.reader, seed=config.seed)
+  trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
+  taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
+  summary = f'{trunk.label()}: {taken}{trains} trained'
+  return passes.make_run(config, made, data, name, summary=summary)
+
+
+def make_detector(
+  config: ml_collections.ConfigDict,
+  class_names: tuple[str, ...],
+  moves: roles.Moves,
+  trunk: trunks.Trunk,
+  *,
+  drawn: bool,
+) -> detectors.Detector:
+  """Builds the network; fc6 and fc7 are taken where the weights hold AlexNet's, of 6 x 6 maps."""
+  model = config.model
+  placed = surgery.to_alexnet(trunk.weights, num_classes=0, stride=model.stride)
+  alex = networks.make_network(
+    placed, dtype=alexnet.find_dtype(config.compute_dtype), remat=config.remat
+  )
+  params = dict(placed.params)
+  if trunk.weights.kind == 'alexnet' and trunk.weights.pool5_side() == fast_rcnn.BINS:
+    params |= {layer: trunk.weights.params[layer] for layer in ('fc6', 'fc7')}
+  features = {
+    f'{layer}_features': params[layer]['kernel'].shape[1] if layer in params else wanted
+    for layer, wanted in (('fc6', model.fc6_features), ('fc7', model.fc7_features))
+  }
+  network = fast_rcnn.FastRcnn(
+    len(class_names),
+    alex.trunk.clone(padding=fast_rcnn.PADDING_PX, pool_padding=fast_rcnn.POOL_PADDING),
+    dropout=model.dropout,
+    **features,
+  )
+  # What was drawn at random is fresh: magic_init draws it anew.
+  fresh = drawn and config.magic_init
+  return detectors.Detector(
+    network=network,
+    view_px=min(VIEW_PX, *config.images.scales_px),
+    input_record=placed.input,
+    class_names=class_names,
+    initial=figures.Initial(model.init, placed.order),
+    fc_init=model.fc_init,
+    given=params,
+    loaded=() if fresh else tuple(layer for layer in weights_lib.LAYERS if layer in params),
+    locked=weights_lib.CONVOLUTIONS[: config.locked_convolutions],
+    moves=moves,
+  )

@@ -1,0 +1,106 @@
+"""VOC detection: mean average precision of Fast R-CNN whose convolutions were pretrained.
+
+  voc07_detection.py                 VOC2007, trainval and test, five scales: the paper's
+  voc07_detection.py:single_scale    the framework's own settings, one scale
+  voc07_detection.py:small           a VOC folder of small images, its train and val: on a CPU
+
+`--config.weights=PATH` names a workdir, a step, or a file of weights, and
+`--config.proposals.train=A.mat --config.proposals.test=B.mat` the regions; see docs/detection.md.
+The fields of the loop and the solver are those of training.py.
+"""
+
+import ml_collections
+
+from configs import training
+
+
+def get_config(variant: str = '') -> ml_collections.ConfigDict:
+  """Builds the config of a variant; '' is the paper's."""
+  return training.choose(_paper(), variant, VARIANTS)
+
+
+def _paper() -> ml_collections.ConfigDict:
+  c = training.make_config('voc_detection')
+  # The paper states no number of steps; that of the authors' later work.
+  c.update(num_steps=150_000, batch_size=2, eval_batch_size=1, learning_rate=0.001)
+  c.update(decay_steps=50_000, eval_every_steps=25_000)
+  training.add_weights(c)
+  c.locked_convolutions = 1  # so many from conv1 up stay as given; the framework's
+  c.magic_init = ''  # initial values from data: '' (off), 'fresh' or 'calibrated'
+
+  d = c.data = ml_collections.ConfigDict()
+  d.root = ''  # a folder of VOC's layout, of any classes
+  d.split = 'trainval'  # a list of ImageSets/Main; '': every image with an annotation
+  d.val_root = ''  # a second folder, for the test; '': the same
+  d.val_split = 'test'  # as split, for the test
+  d.val_fraction = 0.2  # held out by a hash of the names where neither of these is named
+  d.val_max_images = 0  # test on at most this many, a random subset; 0: on all
+  d.on_bad_box = 'fail'  # a box outside its image, or none: 'fail', or 'clip' it and note it
+  d.allow_empty_classes = False  # True: a class without test objects is skipped and named
+  d.num_workers = 4  # loader processes; 0: threads of this process
+  d.num_threads = 1  # reading threads in each process
+  d.read_ahead_batches = 2  # batches that each loader process keeps ready
+
+  p = c.proposals = ml_collections.ConfigDict()
+  p.train = ''  # regions of the images: 'grid', or a file; see docs/data.md
+  p.test = ''  # of the test images
+  p.keep = 0  # of an image the first so many; 0: all
+
+  i = c.images = ml_collections.ConfigDict()
+  i.scales_px = (480, 576, 688, 864, 1200)  # short sides; training draws one for each image
+  i.longest_px = 2000  # a long side that would be longer decides instead
+  i.canvases = 6  # sizes of batches, at most; a program is compiled for each
+
+  r = c.regions = ml_collections.ConfigDict()
+  r.per_image = 64  # regions of each image of a step
+  r.foreground = 0.25  # the part of them that shows objects
+  r.foreground_overlap = 0.5  # a region shows an object from this overlap on
+  r.background_low = 0.1  # ... and the background from this overlap
+  r.background_high = 0.5  # ... to below this one
+  r.difficult = True  # objects marked as difficult train like others
+
+  t = c.test = ml_collections.ConfigDict()
+  t.scales_px = (480, 576, 688, 864, 1200)  # short sides; each region is seen at one of them
+  t.watched_images = 500  # test images that evaluations during training score, a fixed subset
+  t.per_class = 100  # best boxes of each class and image
+  t.mean_per_image = 40  # of these, boxes an image of a class in the mean over images; 0: all
+  t.suppress_overlap = 0.3  # overlap with a better box at which one is dropped
+
+  m = training.add_model(c)
+  m.fc_init = 'bias'  # of fc6 and fc7: 'bias', 'paper', 'caffe' or 'he'; see convert
+  return c
+
+
+def _single_scale(c: ml_collections.ConfigDict) -> None:
+  """One scale, 40,000 steps, as the framework was published."""
+  c.num_steps = 40_000
+  c.decay_steps = 30_000
+  c.eval_every_steps = 10_000
+  c.images.scales_px = c.test.scales_px = (600,)
+  c.images.longest_px = 1000
+
+
+def _small(c: ml_collections.ConfigDict) -> None:
+  """For weights of cfn.py:small: images of 160 px, conv1's stride 2, a grid of windows."""
+  _single_scale(c)
+  c.data.num_workers = 0
+  c.data.split = 'train'
+  c.data.val_split = 'val'
+  c.proposals.train = c.proposals.test = 'grid'
+  c.images.scales_px = c.test.scales_px = (160,)
+  c.images.longest_px = 267
+  c.model.stride = 2
+  c.model.width = 0.5
+  c.model.init = c.model.fc_init = 'he'
+  c.model.fc6_features = c.model.fc7_features = 256
+  c.num_steps = 4_000
+  c.learning_rate = 0.005
+  c.schedule = 'cosine'
+  c.warmup_steps = 100
+  c.log_every_steps = 50
+  c.eval_every_steps = c.checkpoint_every_steps = 1_000
+  c.keep_latest = 1
+  c.test.watched_images = 200
+
+
+VARIANTS = {'single_scale': _single_scale, 'small': _small}
