@@ -178,7 +178,9 @@ def test_clipping_cuts_boxes_and_drops_what_is_none(root):
 def test_a_class_that_loses_all_its_boxes_is_told(root):
   lost = voc_cases.write_object('dog', (60, 1, 50, 9))
   voc_cases.write_annotation(root, 'b', lost)
-  assert 'classes of the training can be used: dog' in refuse(root, on_bad_box='clip')
+  for allow in (False, True):
+    message = refuse(root, on_bad_box='clip', allow_empty_classes=allow)
+    assert 'classes of the training can be used: dog' in message
   voc_cases.write_annotation(root, 'b', DOG)
   voc_cases.write_annotation(root, 'c', CAT, lost)
   assert 'classes of the test can be used: dog' in refuse(root, on_bad_box='clip')
@@ -261,14 +263,26 @@ def test_the_fingerprint_changes_with_all_that_objects_say(root):
     dataclasses.replace(first, classes=1 - first.classes),
     dataclasses.replace(first, difficult=~first.difficult),
   ]
-  told = [
-    dataclasses.replace(training, objects=(other, training.objects[1])).fingerprint
-    for other in others
+  both = dataclasses.replace(
+    first,
+    **{
+      name: np.concatenate([getattr(each, name) for each in training.objects])
+      for name in ('boxes', 'classes', 'difficult')
+    },
+  )
+  none = dataclasses.replace(
+    first, boxes=first.boxes[:0], classes=first.classes[:0], difficult=first.difficult[:0]
+  )
+  changed = [
+    *((other, training.objects[1]) for other in others),
+    training.objects[::-1],
+    (both, none),
+    (none, both),
   ]
-  told.append(dataclasses.replace(training, objects=training.objects[::-1]).fingerprint)
-  voc_cases.write_image(root, 'a', width=101)
+  told = [dataclasses.replace(training, objects=objects).fingerprint for objects in changed]
+  voc_cases.write_image(root, 'a', quality=20)
   told.append(read(root)[0].fingerprint)
-  assert len({training.fingerprint, *told}) == 6
+  assert len({training.fingerprint, *told}) == 1 + len(changed) + 1
 
 
 def test_headers_say_the_size_of_what_is_decoded(shared_data, tmp_path):
