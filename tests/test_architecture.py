@@ -59,6 +59,7 @@ ROOMS = {
   'evaluation/frozen/feature_cache': set(),
   'evaluation/answers': {'evaluation/scores', 'training/metrics'},
   'evaluation/frozen/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/frozen/'},
+  'evaluation/detection/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/detection/'},
   'evaluation/finetuning/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/finetuning/'},
   'evaluation/puzzles/': {
     *BELOW,

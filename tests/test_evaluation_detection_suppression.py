@@ -62,6 +62,7 @@ def test_many_groups_at_once_are_suppressed_as_one_by_one(threshold, monkeypatch
 def test_empty_places_stay_empty_and_drop_nothing():
   found = draw(np.random.default_rng(1), 3, 12)
   padded = np.concatenate([found, found[:, :6]], axis=1)
+  padded[:, 12:, :4] += 1000 * np.arange(6)[:, None]
   padded[:, 12:, 4] = -np.inf
   kept = suppression.suppress_groups(padded, 0.3)
   assert not kept[:, 12:].any()

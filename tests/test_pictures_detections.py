@@ -90,6 +90,8 @@ def test_labels_cover_no_other_and_stay_in_the_picture(tmp_path, drawn):
   same = [([40, 40, 119, 99], 0.9 - n / 10, n % 2) for n in range(6)]
   corners = [([0, 0, 9, 9], 0.5, 1), ([150, 110, 159, 119], 0.4, 1), ([0, 0, 159, 119], 0.3, 0)]
   detections.draw_sheet(tmp_path / 's.png', [make_shown(found=same + corners)], NAMES, title='')
+  edges = [([155, 12 * n, 159, 12 * n + 9], 0.5, 1) for n in range(9)]
+  detections.draw_sheet(tmp_path / 's.png', [make_shown(found=edges)], NAMES, title='')
   detections.draw_image(
     tmp_path / 'i.png',
     np.zeros((120, 160, 3), np.uint8),
@@ -98,6 +100,7 @@ def test_labels_cover_no_other_and_stay_in_the_picture(tmp_path, drawn):
     NAMES,
   )
   for figure in drawn:
+    figure.set_dpi(110)  # as it is written
     axes = figure.axes[0]
     renderer = figure.canvas.get_renderer()
     extents = [text.get_window_extent(renderer) for text in axes.texts]
