@@ -188,7 +188,7 @@ def _check_boxes(
   columns: str,
 ) -> None:
   """Refuses boxes that are no boxes in their image; names the first of them."""
-  ends = (shapes[:, ::-1] - 1)[owners]  # [sum, 2], the last column and row
+  ends = (shapes[:, ::-1] - 1).astype(np.float32)[owners]  # [sum, 2], the last column and row
   inside = ((boxes >= 0) & (boxes <= np.tile(ends, 2))).all(axis=1)
   faults = {
     'is not of finite numbers': ~np.isfinite(boxes).all(axis=1),
