@@ -13,7 +13,9 @@ PACKAGE = pathlib.Path(__file__).resolve().parent.parent / 'cfn_jax'
 BELOW = {'training', 'data', 'models', 'jigsaw', 'transfer', 'pictures'}
 SHARED_BY_EVALUATIONS = {
   f'evaluation/{name}'
-  for name in ('answers', 'identity', 'labelled', 'runs', 'scores', 'tables', 'trunks')
+  for name in (
+    *('answers', 'identity', 'labelled', 'precision_table', 'runs', 'scores', 'tables', 'trunks'),
+  )
 }
 # What the modules of a room may import, besides their own room where that is named.
 ROOMS = {
@@ -59,7 +61,14 @@ ROOMS = {
   'evaluation/frozen/feature_cache': set(),
   'evaluation/answers': {'evaluation/scores', 'training/metrics'},
   'evaluation/frozen/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/frozen/'},
-  'evaluation/detection/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/detection/'},
+  'evaluation/detection/': {
+    *BELOW,
+    *SHARED_BY_EVALUATIONS,
+    'evaluation/detection/',
+    'evaluation/finetuning/',
+  },
+  'evaluation/detection/roles': {'data/boxes'},
+  'evaluation/detection/transform': {'data', 'evaluation/detection/roles'},
   'evaluation/finetuning/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/finetuning/'},
   'evaluation/puzzles/': {
     *BELOW,
@@ -126,6 +135,7 @@ LOADER_MODULES = (
   'cfn_jax.data.prepare_proposals',
   'cfn_jax.data.views',
   'cfn_jax.data.voc_objects',
+  'cfn_jax.evaluation.detection.transform',
   'cfn_jax.inpainting.transform',
 )
 

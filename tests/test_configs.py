@@ -28,6 +28,7 @@ CONFIGS = {
   'context_encoder': ('', 'centre', 'small', 'tiny'),
   'frozen_layers': ('', 'small'),
   'voc07_classification': ('', 'small'),
+  'voc07_detection': ('', 'single_scale', 'small'),
   'recognition': ('', 'alexnet', 'small', 'small_alexnet'),
   'alexnet_to_jigsaw': ('', 'small'),
   'linear_probe': ('', 'zhang', 'goyal', 'voc07', 'small', 'small_voc'),
