@@ -61,7 +61,7 @@ def prepare_proposals(
   if method == 'segments':
     segments.import_segmentation()
   source = _open_images(root, split, images)
-  names = _find_stems(source)
+  names = find_stems(source)
   with parts.guard(out, 'parts'):
     kept.mkdir(parents=True, exist_ok=True)
     with parts.lock(kept):
@@ -94,7 +94,7 @@ def _open_images(root: str, split: str, images: str) -> folder.FileSource:
   return voc.VocSource(place, listed.names, split, listed)
 
 
-def _find_stems(source: folder.FileSource) -> list[str]:
+def find_stems(source: folder.FileSource) -> list[str]:
   """Returns the images' names without folder and suffix, by which proposals are looked up."""
   first: dict[str, str] = {}
   for name in source.names:

@@ -14,10 +14,9 @@ from cfn_jax.evaluation import precision_table, runs, trunks
 from cfn_jax.evaluation.detection import detector as detectors
 from cfn_jax.evaluation.detection import opened, passes, roles
 from cfn_jax.evaluation.finetuning import magic_init
-from cfn_jax.models import alexnet, fast_rcnn, figures
+from cfn_jax.models import alexnet
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import networks, surgery
-from cfn_jax.transfer import weights as weights_lib
+from cfn_jax.transfer import surgery
 
 # Mean average precision on VOC2007, 11 points; the CFN's with five scales in training and test.
 PAPER = {
@@ -28,7 +27,6 @@ PAPER = {
   'ImageNet labels': 56.8,
 }
 CHART = 'average_precision.png'
-VIEW_PX = 227  # of the whole images that magic_init looks at
 LIMITS = {
   **feed.LIMITS,
   **alexnet.LIMITS,
@@ -115,53 +113,12 @@ def make_run(
   name: str,
 ) -> runs.Run:
   """Builds the run of one trunk."""
-  made = make_detector(config, data.class_names, moves, trunk, drawn=name == trunks.BASELINE)
+  made = detectors.make_detector(
+    config, data.class_names, moves, trunk, drawn=name == trunks.BASELINE
+  )
   if config.magic_init:
     made = magic_init.add(made, config.magic_init, data.training.reader, seed=config.seed)
   trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
   taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
   summary = f'{trunk.label()}: {taken}{trains} trained'
   return passes.make_run(config, made, data, name, summary=summary)
-
-
-def make_detector(
-  config: ml_collections.ConfigDict,
-  class_names: tuple[str, ...],
-  moves: roles.Moves,
-  trunk: trunks.Trunk,
-  *,
-  drawn: bool,
-) -> detectors.Detector:
-  """Builds the network; fc6 and fc7 are taken where the weights hold AlexNet's, of 6 x 6 maps."""
-  model = config.model
-  placed = surgery.to_alexnet(trunk.weights, num_classes=0, stride=model.stride)
-  alex = networks.make_network(
-    placed, dtype=alexnet.find_dtype(config.compute_dtype), remat=config.remat
-  )
-  params = dict(placed.params)
-  if trunk.weights.kind == 'alexnet' and trunk.weights.pool5_side() == fast_rcnn.BINS:
-    params |= {layer: trunk.weights.params[layer] for layer in ('fc6', 'fc7')}
-  features = {
-    f'{layer}_features': params[layer]['kernel'].shape[1] if layer in params else wanted
-    for layer, wanted in (('fc6', model.fc6_features), ('fc7', model.fc7_features))
-  }
-  network = fast_rcnn.FastRcnn(
-    len(class_names),
-    alex.trunk.clone(padding=fast_rcnn.PADDING_PX, pool_padding=fast_rcnn.POOL_PADDING),
-    dropout=model.dropout,
-    **features,
-  )
-  # What was drawn at random is fresh: magic_init draws it anew.
-  fresh = drawn and config.magic_init
-  return detectors.Detector(
-    network=network,
-    view_px=min(VIEW_PX, *config.images.scales_px),
-    input_record=placed.input,
-    class_names=class_names,
-    initial=figures.Initial(model.init, placed.order),
-    fc_init=model.fc_init,
-    given=params,
-    loaded=() if fresh else tuple(layer for layer in weights_lib.LAYERS if layer in params),
-    locked=weights_lib.CONVOLUTIONS[: config.locked_convolutions],
-    moves=moves,
-  )

@@ -1,0 +1,144 @@
+"""What a trained detector finds in images without annotations; see the command `predict`.
+
+The network is that of a checkpoint; the regions come from a grid, a search over segments or a file.
+"""
+
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from cfn_jax import places, terminal
+from cfn_jax.data import canvases, feed, image_sizes, listing, pipeline
+from cfn_jax.data import folder as folders
+from cfn_jax.data import images as decoding
+from cfn_jax.data import prepare_proposals as preparing
+from cfn_jax.data import proposals as proposal_lib
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import runs
+from cfn_jax.evaluation.detection import (
+  average_precision,
+  devkit_files,
+  judge,
+  suppression,
+  transform,
+)
+from cfn_jax.evaluation.detection import detector as detectors
+from cfn_jax.pictures import detections as pictures
+from cfn_jax.training import devices
+from cfn_jax.training import task as tasks
+
+PICTURES = 'pictures'
+
+
+def predict(
+  folder: pathlib.Path,
+  config: ml_collections.ConfigDict,
+  meta: Mapping[str, Any],
+  *,
+  images: pathlib.Path,
+  out: pathlib.Path,
+  proposals: str,
+  score: float,
+) -> str:
+  """Finds objects in the images of a folder, and writes boxes and pictures; says what it did.
+
+  An image that cannot be decoded is named and left out.
+
+  Args:
+    folder: of the step of a run.
+    config, meta: what is saved with it.
+    proposals: 'grid', 'segments' or a file; '': the grid of the run.
+    score: boxes of lower scores are left out.
+
+  Raises:
+    CfnError: what is wrong, where, and what would be right.
+  """
+  detector = detectors.rebuild(folder, config, meta)
+  names = detector.class_names
+  source, sizes, bad = _open_images(images)
+  stems = preparing.find_stems(source)
+  found_at = _open_proposals(config, proposals, images, stems, sizes)
+  reader = pipeline.Reader(source, seed=config.seed, on_bad_image='skip')
+  frames = canvases.TestFrames(
+    canvases.Sizes.of(sizes, tuple(config.test.scales_px), config.images.longest_px),
+    config.eval_batch_size,
+    config.images.canvases,
+  )
+  made = transform.TestRegions(frames, found_at, found_at.most)
+  fed = feed.Feed(reader, made, pipeline.Loading(), config.eval_batch_size)
+  fed.bad.open(out)
+
+  def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
+    found = detector.detect(params, batch, config.test.per_class)
+    return {'found': found, 'record': batch['record']}
+
+  mesh = devices.make_mesh(1)
+  evaluation = tasks.RowEvaluation(fed.evaluate, measure, dict)
+  placed = devices.replicate(detector.given, mesh)
+  rows = runs.score({'': evaluation}, placed, mesh, kept='nothing is written yet')
+  kept = suppression.suppress_groups(rows['found'], config.test.suppress_overlap)
+  kept &= rows['found'][..., 4] >= score
+  detections = average_precision.gather_detections(rows['found'], kept)
+  shown: dict[str, Any] = {'split': '', 'class_names': names}
+  shown |= {'stems': [stems[each] for each in rows['record']]}
+  devkit_files.write_devkit(out / judge.FOLDER, detections, **shown)
+  devkit_files.write_json(out / 'detections.json', detections, **shown)
+  (out / PICTURES).mkdir(exist_ok=True)
+  for row, record in enumerate(terminal.make_bar(rows['record'], desc='pictures', unit='image')):
+    image = reader.decode(int(record))[1]
+    path = out / PICTURES / f'{stems[record]}.png'
+    pictures.draw_image(path, image, *judge.gather_image(detections, row), names)
+  bad += len(source) - len(rows['record'])
+  count = sum(len(each.scores) for each in detections)
+  told = f'; {bad:,} images could not be read' if bad else ''
+  return f'{count:,} objects in {len(rows["record"]):,} images, in {out}{told}'
+
+
+def _open_images(root: pathlib.Path) -> tuple[folders.FileSource, np.ndarray, int]:
+  """Lists a folder's images; their heights and widths `[n, 2]`, and how many have none."""
+  found = listing.list_images(root)
+  sizes, readable = [], []
+  for name in found.names:
+    try:
+      sizes.append(image_sizes.read_size(root / name))
+      readable.append(name)
+    except decoding.BadImage as error:
+      terminal.say(f'left out: {error}')
+  if not readable:
+    raise CfnError(f'--images={root}: none of the {len(found.names):,} images can be read')
+  source = folders.labelled(root, found._replace(names=listing.Names.of(readable)), ())
+  return source, np.array(sizes, np.int32), len(found.names) - len(readable)
+
+
+def _open_proposals(
+  config: ml_collections.ConfigDict,
+  where: str,
+  images: pathlib.Path,
+  stems: list[str],
+  sizes: np.ndarray,
+) -> proposal_lib.Proposals:
+  """Opens the regions of the images, or makes them.
+
+  Raises:
+    CfnError: none are named, and those of the run were a file's.
+  """
+  if not where and config.proposals.train != proposal_lib.GRID:
+    raise CfnError(
+      f"the run had its proposals from {config.proposals.train}: give --proposals='segments' "
+      "(near to a selective search), 'grid', or a file for these images"
+    )
+  where = where or proposal_lib.GRID
+  given: dict[str, Any] = {'field': '--proposals', 'listed': stems, 'names': stems}
+  given |= {'sizes': [(height, width) for height, width in sizes.tolist()]}
+  if where != 'segments':
+    if where != proposal_lib.GRID:
+      where = str(places.local(where, '--proposals'))
+    return proposal_lib.open_proposals(where, **given, keep=config.proposals.keep)
+  with tempfile.TemporaryDirectory() as kept:
+    path = str(pathlib.Path(kept) / 'proposals.npz')
+    preparing.prepare_proposals(method=where, out=path, images=str(images))
+    return proposal_lib.open_proposals(path, **given)

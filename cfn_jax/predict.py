@@ -1,0 +1,72 @@
+"""Shows what a trained detector finds in images of one's own.
+
+    python -m cfn_jax.predict --workdir=RUN --images=DIR --out=DIR2
+
+RUN is the folder of one run, such as runs/voc07_detection/pretrained. DIR2 gets the boxes of all
+images as JSON and in VOC's text format, and a picture of each image with its boxes.
+"""
+
+import importlib
+import sys
+
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
+import ml_collections
+
+from cfn_jax import arguments, command, places, terminal
+from cfn_jax.errors import CfnError
+from cfn_jax.training import devices, step_folders, stopping
+from cfn_jax.transfer import checkpoints
+
+# The module of each task whose networks answer for single images, which has `predict`.
+TASKS = {'voc_detection': 'cfn_jax.evaluation.detection.predict'}
+
+
+@terminal.interruptible()
+@terminal.short_errors()
+def main(argv: list[str] | None = None) -> None:
+  """Runs the command."""
+  parser = arguments.Parser('cfn_jax.predict', __doc__)
+  add = parser.add_argument
+  add('--workdir', action='place', required=True, help='folder of the run that trained')
+  add('--images', action='place', required=True, help='folder of images, read with its folders')
+  add('--out', action='place', required=True, help='folder to write')
+  add('--step', default='latest', help="'latest', 'best' or a number (default latest)")
+  add('--proposals', default='', help="'grid', 'segments' or a file (default: the run's, if grid)")
+  add('--score', type=float, default=0.5, help='least score of a box (default 0.5)')
+  add('--batch', type=int, default=1, help='images at once (default 1)')
+  flags = parser.parse(argv)
+  arguments.check_numbers(flags, {'score': (0, 1), 'batch': (1, 2**20)})
+  command.quiet_libraries()
+  folder = checkpoints.find_step(places.local(flags.workdir, '--workdir'), flags.step)
+  meta = step_folders.read_meta(folder)
+  config = ml_collections.ConfigDict(meta['config'])
+  if config.task not in TASKS:
+    raise CfnError(
+      f'--workdir={flags.workdir} holds a run of {config.task}, which has no answer for an image; '
+      f'one of {", ".join(TASKS)} is needed'
+    )
+  out = places.resolve(flags.out, '--out')
+  places.make_folder(out, '--out')
+  devices.check_platform()
+  config.update(eval_batch_size=flags.batch, num_devices=1)
+  module = importlib.import_module(TASKS[config.task])
+  try:
+    told = module.predict(
+      folder,
+      config,
+      meta,
+      images=places.local(flags.images, '--images'),
+      out=out,
+      proposals=flags.proposals,
+      score=flags.score,
+    )
+  except stopping.Stopped as stopped:
+    terminal.say(str(stopped))
+    sys.exit(stopped.code)
+  terminal.answer(told)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,94 @@
+"""Measures a detection: the training step, and the network's pass over test images, on noise.
+
+Prints regions and images a second of training, images a second of the test with as many regions as
+`--regions` says, the median seconds of each, the seconds to compile, and the peak memory. The images
+have the size of the largest canvas of photographs of 500 x 375 px.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
+import jax
+import numpy as np
+
+from cfn_jax import arguments as command_lines
+from cfn_jax.timing import step as step_timing
+from cfn_jax.timing import steps
+from cfn_jax.training import devices, host_memory, settings
+
+LIMITS = {**step_timing.LIMITS, 'regions': (1, 10**6)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the options of this part."""
+  steps.add_arguments(parser)
+  parser.set_defaults(config='voc07_detection')
+  add = parser.add_argument
+  add('--regions', type=int, default=2000, help='regions of a test image (default 2000)')
+  add('--steps', type=int, default=5, help='steps, and images, that are timed (default 5)')
+  add('--warmup', type=int, default=2, help='those before them (default 2)')
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+  """Times both; returns the figures of the JSON line.
+
+  Raises:
+    CfnError: options that no step can have.
+  """
+  command_lines.check_numbers(arguments, LIMITS)
+  config = steps.read_config(arguments, ('voc_detection',))
+  host_memory.keep_freed()
+  devices.check_platform()
+  devices.set_precision(config.matmul_precision)
+  mesh = devices.make_mesh()
+  devices.check_batch(config.batch_size, mesh.size, field='--batch', parts=config.accumulate_steps)
+  run, row = steps.make_detection(config)
+  state, step = settings.start(run.task, config, mesh)
+  rows = {name: np.repeat(value, config.batch_size, axis=0) for name, value in row.items()}
+  seen = steps.make_test_image(config, arguments.regions)
+  tested = {name: np.repeat(value, mesh.size, axis=0) for name, value in seen.items()}
+  measure = jax.jit(run.passes[''].measure)
+
+  def train(state: Any) -> Any:
+    return step(state, devices.put_batch(rows, mesh))[0]
+
+  def test(state: Any) -> Any:
+    jax.block_until_ready(measure(state.params, devices.put_batch(tested, mesh)))
+    return state
+
+  with devices.explain_memory(config.to_dict()):
+    state, compile_train, train_seconds = _time(train, state, arguments)
+    _, compile_test, test_seconds = _time(test, state, arguments)
+  return {
+    'train_regions_per_second': config.batch_size * config.regions.per_image / train_seconds,
+    'train_images_per_second': config.batch_size / train_seconds,
+    'train_seconds_per_step': train_seconds,
+    'test_images_per_second': mesh.size / test_seconds,
+    'test_regions': arguments.regions,
+    'compile_seconds': {'train': compile_train, 'test': compile_test},
+    'canvas': {
+      name: [*value['image'].shape[2:4]] for name, value in (('train', row), ('test', seen))
+    },
+    'peak_memory_mb': step_timing.peak_memory_mb(),
+    'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+    'batch': config.batch_size,
+    'dtype': config.compute_dtype,
+    'config': arguments.config,
+  }
+
+
+def _time(
+  call: Callable[[Any], Any], state: Any, arguments: argparse.Namespace
+) -> tuple[Any, float, float]:
+  """Returns the state, the seconds of the first call, and the median of the timed ones."""
+  times = []
+  for _ in range(1 + arguments.warmup + arguments.steps):
+    began = time.perf_counter()
+    state = jax.block_until_ready(call(state))
+    times.append(time.perf_counter() - began)
+  return state, times[0], float(np.median(times[1 + arguments.warmup :]))
