@@ -1,8 +1,8 @@
 """Measures a detection: the training step, and the network's pass over test images, on noise.
 
-Prints regions and images a second of training, images a second of the test with as many regions as
-`--regions` says, the median seconds of each, the seconds to compile, and the peak memory. The images
-have the size of the largest canvas of photographs of 500 x 375 px.
+Prints regions and images a second of training, images a second of the test with `--regions` of
+each, the seconds of a step and of compiling both, and the peak memory. The images are of 500 x 375
+px, at the largest scale.
 """
 
 import argparse
@@ -71,9 +71,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     'test_images_per_second': mesh.size / test_seconds,
     'test_regions': arguments.regions,
     'compile_seconds': {'train': compile_train, 'test': compile_test},
-    'canvas': {
-      name: [*value['image'].shape[2:4]] for name, value in (('train', row), ('test', seen))
-    },
+    'canvas': list(row['image'].shape[2:4]),
     'peak_memory_mb': step_timing.peak_memory_mb(),
     'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
     'batch': config.batch_size,
