@@ -106,15 +106,11 @@ class Judge:
     for row in chosen.tolist():
       record, image = self.reader.decode(int(records[row]))
       boxes, classes = gather_image(found, row)
+      clear = max(SHOWN_BOXES, int(np.sum(boxes[:, 4] >= SHOWN_SCORE)))
+      boxes, classes = boxes[:clear], classes[:clear]
       objects = self.images.objects[records[row]]
       verdicts, missed = average_precision.judge_image(boxes, classes, objects)
-      clear = np.arange(len(boxes)) < SHOWN_BOXES
-      clear |= boxes[:, 4] >= SHOWN_SCORE
-      shown.append(
-        pictures.Shown(
-          image, record.name, objects, missed, boxes[clear], classes[clear], verdicts[clear]
-        )
-      )
+      shown.append(pictures.Shown(image, record.name, objects, missed, boxes, classes, verdicts))
     pictures.draw_sheet(
       path,
       shown,
