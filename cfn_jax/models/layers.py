@@ -12,6 +12,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from cfn_jax.models import convolutions, figures, pooling, response_norm, roi_pooling
@@ -148,6 +149,32 @@ def local_response_norm(
   )
 
 
+def upsample_bilinear(
+  x: Array, sides: tuple[int, int], *, stride: int, kernel_px: int, crop_px: int
+) -> Array:
+  """Enlarges maps `[B, h, w, C]` to `[B, H, W, C]`, with the same fixed kernel for each channel.
+
+  It equals Caffe's deconvolution by the product of two triangles, cut at an offset. A kernel of odd
+  size is centred on a pixel. Computed as one product for each axis.
+
+  Args:
+    sides: H and W.
+    stride: pixels between two cells.
+    kernel_px: side of the kernel.
+    crop_px: what is cut off at the top and at the left.
+  """
+  half = (kernel_px + 1) // 2  # of the triangle's base
+  centre = half - 1 if kernel_px % 2 else half - 0.5
+
+  def make_weights(cells: int, pixels: int) -> Array:
+    away = np.arange(pixels)[:, None] + crop_px - stride * np.arange(cells) - centre
+    return jnp.asarray(np.maximum(0, 1 - np.abs(away) / half), x.dtype)
+
+  rows, columns = (make_weights(*each) for each in zip(x.shape[1:3], sides))
+  x = jnp.einsum('yh,bhwc->bywc', rows, x, precision=lax.Precision.HIGHEST)
+  return jnp.einsum('xw,bywc->byxc', columns, x, precision=lax.Precision.HIGHEST)
+
+
 @jax.custom_vjp
 def relu(x: Array) -> Array:
   """Cuts off at zero; the backward pass needs the result alone."""
@@ -223,15 +250,26 @@ class Convolution(nn.Module):
 
 
 class Dense(nn.Module):
-  """A fully connected layer. Parameters: `kernel` `[in, features]`, `bias`."""
+  """A fully connected layer. Parameters: `kernel` `[in, features]`, `bias`.
+
+  Attributes:
+    kernel_px: it slides over maps `[B, h, w, C]` with a window of this side, whose values, row by
+      row, are what it sees; 1: it sees the last axis alone.
+  """
 
   features: int
   kernel_init: nn.initializers.Initializer
   bias_init: nn.initializers.Initializer
   dtype: jnp.dtype = jnp.float32
+  kernel_px: int = 1
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    kernel = self.param('kernel', self.kernel_init, (x.shape[-1], self.features))
+    side = self.kernel_px
+    kernel = self.param('kernel', self.kernel_init, (side**2 * x.shape[-1], self.features))
     bias = self.param('bias', self.bias_init, (self.features,))
-    return add_bias(x.astype(self.dtype) @ kernel.astype(self.dtype), bias)
+    x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+    if side == 1:
+      return add_bias(x @ kernel, bias)
+    window = kernel.reshape(side, side, x.shape[-1], self.features)
+    return add_bias(convolution(x, window, stride=1, padding=0, groups=1), bias)

@@ -134,13 +134,16 @@ def cut(maps: Array, sides: Array | None, fill: float = 0.0) -> Array:
   return jnp.where(inside, maps, jnp.array(fill, maps.dtype))
 
 
-def dense(trunk: Trunk, layer: str, features: int, dtype: Any = None) -> layers.Dense:
+def dense(
+  trunk: Trunk, layer: str, features: int, dtype: Any = None, *, kernel_px: int = 1
+) -> layers.Dense:
   """Builds a fully connected layer of a head, which starts as the layers of its trunk do."""
   return layers.Dense(
     features,
     dtype=trunk.dtype if dtype is None else dtype,
     kernel_init=_kernel_init(trunk.initial, layer),
     bias_init=nn.initializers.constant(trunk.initial.bias(layer)),
+    kernel_px=kernel_px,
   )
 
 

@@ -5,7 +5,6 @@ Source: fast-rcnn, `models/CaffeNet/train.prototxt` and `lib/fast_rcnn/test.py`.
 """
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +38,7 @@ class Detector(start.Start):
   moves: roles.Moves
 
   def shapes(self) -> Any:
-    return _shapes(self.network)
+    return fast_rcnn.shapes(self.network)
 
   def see(
     self, params: Any, batch: tasks.Batch, key: jax.Array | None = None
@@ -148,11 +147,6 @@ def make_detector(
     locked=weights_lib.CONVOLUTIONS[: config.locked_convolutions],
     moves=moves,
   )
-
-
-@functools.lru_cache(maxsize=16)
-def _shapes(network: fast_rcnn.FastRcnn) -> Any:
-  return fast_rcnn.shapes(network)
 
 
 def rebuild(
