@@ -18,7 +18,7 @@ PARTS = {
   'step': 'cfn_jax.timing.step',
   'compile': 'cfn_jax.timing.compile',
   'precision': 'cfn_jax.timing.precision',
-  'detection': 'cfn_jax.timing.detection',
+  'dense': 'cfn_jax.timing.dense',
 }
 
 

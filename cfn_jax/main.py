@@ -29,6 +29,7 @@ EVALUATIONS = (
   'frozen_layers',
   'voc_classification',
   'voc_detection',
+  'voc_segmentation',
   'recognition',
   'alexnet_to_jigsaw',
   'linear_probe',

@@ -1,9 +1,10 @@
-"""Shows what a trained detector finds in images of one's own.
+"""Shows what a trained detection or segmentation makes of images of one's own.
 
     python -m cfn_jax.predict --workdir=RUN --images=DIR --out=DIR2
 
-RUN is the folder of one run, such as runs/voc07_detection/pretrained. DIR2 gets the boxes of all
-images as JSON and in VOC's text format, and a picture of each image with its boxes.
+RUN is the folder of one run, such as runs/voc07_detection/pretrained. Of a detection DIR2 gets the
+boxes of all images as JSON and in VOC's text format, of a segmentation a mask of each image as a
+palette PNG; of both a picture of each image.
 """
 
 import importlib
@@ -20,7 +21,10 @@ from cfn_jax.training import devices, step_folders, stopping
 from cfn_jax.transfer import checkpoints
 
 # The module of each task whose networks answer for single images, which has `predict`.
-TASKS = {'voc_detection': 'cfn_jax.evaluation.detection.predict'}
+TASKS = {
+  'voc_detection': 'cfn_jax.evaluation.detection.predict',
+  'voc_segmentation': 'cfn_jax.evaluation.segmentation.predict',
+}
 
 
 @terminal.interruptible()
@@ -33,11 +37,11 @@ def main(argv: list[str] | None = None) -> None:
   add('--images', action='place', required=True, help='folder of images, read with its folders')
   add('--out', action='place', required=True, help='folder to write')
   add('--step', default='latest', help="'latest', 'best' or a number (default latest)")
-  add('--proposals', default='', help="'grid', 'segments' or a file (default: the run's, if grid)")
-  add('--score', type=float, default=0.5, help='least score of a box (default 0.5)')
+  add('--proposals', help="detection: 'grid', 'segments' or a file (default: the run's, if grid)")
+  add('--score', type=float, help='detection: least score of a box (default 0.5)')
   add('--batch', type=int, default=1, help='images at once (default 1)')
   flags = parser.parse(argv)
-  arguments.check_numbers(flags, {'score': (0, 1), 'batch': (1, 2**20)})
+  arguments.check_numbers(flags, {'batch': (1, 2**20)})
   command.quiet_libraries()
   folder = checkpoints.find_step(places.local(flags.workdir, '--workdir'), flags.step)
   meta = step_folders.read_meta(folder)
@@ -47,6 +51,14 @@ def main(argv: list[str] | None = None) -> None:
       f'--workdir={flags.workdir} holds a run of {config.task}, which has no answer for an image; '
       f'one of {", ".join(TASKS)} is needed'
     )
+  given = {
+    name: value
+    for name, value in (('proposals', flags.proposals), ('score', flags.score))
+    if value is not None
+  }
+  if given and config.task != 'voc_detection':
+    named = ', '.join(f'--{name}' for name in given)
+    raise CfnError(f'{named}: of no effect for a run of {config.task}; leave it out')
   out = places.resolve(flags.out, '--out')
   places.make_folder(out, '--out')
   devices.check_platform()
@@ -59,8 +71,7 @@ def main(argv: list[str] | None = None) -> None:
       meta,
       images=places.local(flags.images, '--images'),
       out=out,
-      proposals=flags.proposals,
-      score=flags.score,
+      **given,
     )
   except stopping.Stopped as stopped:
     terminal.say(str(stopped))

@@ -11,7 +11,7 @@ import functools
 import cv2
 import numpy as np
 
-from cfn_jax.data import streams
+from cfn_jax.data import record, streams
 from cfn_jax.errors import CfnError
 
 CANDIDATES = 12  # heights, and widths, among which canvases are chosen
@@ -66,6 +66,11 @@ class Sizes:
     sides = np.maximum(1, np.rint(native[:, None] * scales[:, :, None])).astype(np.int32)
     return cls(native, scales, sides)
 
+  @classmethod
+  def as_they_are(cls, native: np.ndarray) -> 'Sizes':
+    """Returns those of images that are not resized."""
+    return cls(native, np.ones((len(native), 1)), native[:, None])
+
 
 def choose(sides: np.ndarray, most: int, largest: np.ndarray) -> np.ndarray:
   """Chooses canvases on which batches need little area, the smallest first.
@@ -105,6 +110,12 @@ def find(canvases: np.ndarray, sides: np.ndarray) -> tuple[int, int]:
   return height, width
 
 
+def tell(canvases: np.ndarray) -> str:
+  """Writes how many there are, and their heights and widths."""
+  sides = ', '.join(f'{height} x {width}' for height, width in canvases.tolist())
+  return f'{len(canvases)} ({sides})'
+
+
 def place(image: np.ndarray, sides: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
   """Resizes an image uint8 `[H, W, 3]` to sides `[2]`, bilinearly, on a black canvas."""
   height, width = sides.tolist()
@@ -114,18 +125,50 @@ def place(image: np.ndarray, sides: np.ndarray, canvas: tuple[int, int]) -> np.n
   return made
 
 
+class Doubled:
+  """A source whose images come twice: as they are, then all of them to be mirrored."""
+
+  class_names: tuple[str, ...] = ()
+  foreign_classes: tuple[str, ...] = ()
+
+  def __init__(self, source: record.Source) -> None:
+    self.source = source
+    self.root = source.root
+    self.fingerprint = source.fingerprint
+    self.description = f'{source.description}, and their mirrored copies'
+
+  def __len__(self) -> int:
+    return 2 * len(self.source)
+
+  def __getitem__(self, index: int) -> record.Record:
+    return self.source[record.check_index(index, len(self)) % len(self.source)]
+
+  def labels(self) -> None:
+    return None
+
+  def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    return self.source.multi_labels(origin)
+
+  def identify(self) -> str:
+    return self.source.identify()
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingFrames:
   """Which image, at which scale, on which canvas each place of the endless stream shows.
 
   All of it follows from (seed, place) and the sizes, so every host and process knows the canvas of
-  a whole batch. Images of the doubled list come once as they are and once mirrored.
+  a whole batch.
+
+  Attributes:
+    copies: how often the source has each image, see `Doubled`.
   """
 
   sizes: Sizes
   seed: int
   batch_size: int
   most: int
+  copies: int = 2
 
   @functools.cached_property
   def canvases(self) -> np.ndarray:
@@ -149,7 +192,8 @@ class TrainingFrames:
     first = place // self.batch_size * self.batch_size
     shown = [
       self.sizes.sides[
-        streams.record_index(2 * count, seed=self.seed, position=each) % count, self.level(each)
+        streams.record_index(self.copies * count, seed=self.seed, position=each) % count,
+        self.level(each),
       ]
       for each in range(first, first + self.batch_size)
     ]

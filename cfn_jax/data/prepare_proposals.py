@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cfn_jax import places, terminal
-from cfn_jax.data import folder, grid, listing, parts, proposal_files, segments, voc
+from cfn_jax.data import folder, grid, listing, own_images, parts, proposal_files, segments, voc
 from cfn_jax.data import images as decoding
 from cfn_jax.data.record import SourceError
 
@@ -61,7 +61,7 @@ def prepare_proposals(
   if method == 'segments':
     segments.import_segmentation()
   source = _open_images(root, split, images)
-  names = find_stems(source)
+  names = own_images.find_stems(source)
   with parts.guard(out, 'parts'):
     kept.mkdir(parents=True, exist_ok=True)
     with parts.lock(kept):
@@ -92,19 +92,6 @@ def _open_images(root: str, split: str, images: str) -> folder.FileSource:
   place = places.local(root, '--root')
   listed = voc.list_split(place, split, field='--split')
   return voc.VocSource(place, listed.names, split, listed)
-
-
-def find_stems(source: folder.FileSource) -> list[str]:
-  """Returns the images' names without folder and suffix, by which proposals are looked up."""
-  first: dict[str, str] = {}
-  for name in source.names:
-    stem = pathlib.PurePath(name).stem
-    if stem in first:
-      raise parts.PrepareError(
-        f'{first[stem]} and {name} have the same name, by which proposals are looked up; rename one'
-      )
-    first[stem] = name
-  return list(first)
 
 
 def _make_missing(

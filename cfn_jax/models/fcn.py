@@ -66,8 +66,9 @@ class Fcn(nn.Module):
     x = self.drop(nn.relu(self.fc6(x)), deterministic=not train)  # [B, h, w, features]
     x = self.drop(nn.relu(self.fc7(x)), deterministic=not train)
     scores = trunks.cut(self.score_fr(x.astype(jnp.float32)), score_sides(extents))
+    height, width = images.shape[1:3]
     return layers.upsample_bilinear(
-      scores, images.shape[1:3], stride=8 * STRIDE, kernel_px=KERNEL_PX, crop_px=CROP_PX
+      scores, (height, width), stride=8 * STRIDE, kernel_px=KERNEL_PX, crop_px=CROP_PX
     )
 
 

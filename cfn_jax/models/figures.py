@@ -19,8 +19,9 @@ GROUPS = (1, 2, 1, 2, 2)
 FULLY_CONNECTED = ('fc6', 'fc7', 'fc8')
 ORDERS = ('caffenet', 'alexnet')  # pool then LRN; LRN then pool
 INITS = ('caffe', 'he')
-OUTPUTS = {'fc8', 'cls_score', 'bbox_pred'}  # layers that start alike whatever they see
-_CAFFE_STD = {'fc6': 0.005, 'fc7': 0.005, 'bbox_pred': 0.001}  # every other layer: 0.01
+OUTPUTS = {'fc8', 'cls_score', 'bbox_pred', 'score_fr'}  # layers that start alike whatever they see
+# Of every other layer 0.01.
+_CAFFE_STD = {'fc6': 0.005, 'fc7': 0.005, 'bbox_pred': 0.001, 'score_fr': 0.0}
 _BIASED = ('conv2', 'conv4', 'conv5', 'fc6', 'fc7')
 
 
@@ -29,7 +30,7 @@ class Initial:
   """How a network starts: Caffe's fillers, or He's variance with biases of zero.
 
   The last layers are Gaussian with bias 0 in both, fc8 and cls_score with std 0.01, bbox_pred with
-  0.001, so that an untrained network starts near the loss of chance.
+  0.001, so that an untrained network starts near the loss of chance; score_fr starts at zero.
   """
 
   init: str = 'caffe'

@@ -11,23 +11,15 @@ import numpy as np
 
 from cfn_jax import arguments as command_lines
 from cfn_jax import command
-from cfn_jax.data import canvases, pipeline, proposals, record, voc_objects
+from cfn_jax.data import pipeline, record
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import (
-  frozen_layers,
-  labelled,
-  recognition,
-  runs,
-  trunks,
-  voc_classification,
-  voc_detection,
-)
-from cfn_jax.evaluation.detection import opened, roles
+from cfn_jax.evaluation import frozen_layers, labelled, recognition, trunks, voc_classification
 from cfn_jax.inpainting import task as inpainting_task
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import task as jigsaw_task
 from cfn_jax.jigsaw import transform
 from cfn_jax.models import figures
+from cfn_jax.timing import dense_steps
 from cfn_jax.training import task as tasks
 
 LIMITS = {
@@ -36,8 +28,8 @@ LIMITS = {
   'permutations_per_pass': (0, 10**6),
 }
 CLASSES = {'frozen_layers': 1000, 'recognition': 1000, 'voc_classification': 20}  # the paper's data
-TRAINED = (*command.PUZZLES, 'context_encoder', 'voc_detection', *CLASSES)  # they train a network
-PHOTOGRAPH_PX = (375, 500)  # height and width of most images of VOC
+DENSE = ('voc_detection', 'voc_segmentation')
+TRAINED = (*command.PUZZLES, 'context_encoder', *CLASSES, *DENSE)  # tasks that train a network
 
 
 class Noise(record.Source):
@@ -102,66 +94,17 @@ def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.nd
     made = inpainting_task.make_inpainting(config, lambda: (noise, noise))
     row = made.holes(made.training.train(0))
     return inpainting_task.make_task(config, made), {name: row[name][None] for name in row}
-  if config.task == 'voc_detection':
-    run, example = make_detection(config)
-    return run.task, example
+  if config.task in DENSE:
+    dense = make_dense(config)
+    return dense.run.task, dense.train_row
   return make_classifier(config)
 
 
-def make_detection(config: ml_collections.ConfigDict) -> tuple[runs.Run, dict[str, np.ndarray]]:
-  """Builds the run of a detection of 20 classes, and a row of its training on the largest canvas.
-
-  Its trunk is drawn.
-  """
-  model, count = config.model, 20
-  reader = pipeline.Reader(Noise(), seed=config.seed)
-  objects = voc_objects.Objects(
-    np.zeros((1, 4), np.float32), np.zeros(1, np.int32), np.zeros(1, bool), PHOTOGRAPH_PX
-  )
-  images = voc_objects.Split(Noise(), (objects,), (), [])  # type: ignore[arg-type]
-  windows = proposals.open_proposals(
-    proposals.GRID, field='', listed=['noise'], names=['noise'], sizes=[PHOTOGRAPH_PX]
-  )
-  split = opened.Split(reader, images, windows)
-  moves = roles.Moves(*np.stack([np.zeros((count + 1, 4)), np.ones((count + 1, 4))], dtype='f4'))
-  data = opened.Opened(split, split, tuple(f'class {i}' for i in range(count)))
-  trunk = trunks.draw_trunk(model.init, seed=0, width=model.width, order=model.order)
-  run = voc_detection.make_run(config, data, moves, trunk, trunks.BASELINE)
-  sides = split.sizes(config.images.scales_px, config.images.longest_px).sides[0].max(0)
-  regions = config.regions.per_image
-  return run, {
-    'image': np.zeros((1, 1, *sides, 3), np.uint8),
-    'extent': sides.reshape(1, 1, 2),
-    'regions': _spread_regions(regions, sides, 1),
-    'label': np.arange(regions, dtype=np.int32)[None] % (count + 1),
-    'move': np.zeros((1, regions, 4), np.float32),
-    'drawn': np.ones((1, regions), np.float32),
-  }
-
-
-def make_test_image(config: ml_collections.ConfigDict, regions: int) -> dict[str, np.ndarray]:
-  """Makes a row of a detection's test, at all its scales."""
-  native = np.array([PHOTOGRAPH_PX], np.int32)
-  sizes = canvases.Sizes.of(native, tuple(config.test.scales_px), config.images.longest_px)
-  sides = sizes.sides[0]
-  return {
-    'image': np.zeros((1, len(sides), *sides.max(0), 3), np.uint8),
-    'extent': sides[None],
-    'regions': _spread_regions(regions, sides[0], len(sides)),
-    'box': _spread_regions(regions, native[0], 1)[..., 1:],
-    'drawn': np.ones((1, regions), np.float32),
-    'sides': native,
-    'record': np.zeros(1, np.int32),
-    'mask': np.ones(1, np.float32),
-  }
-
-
-def _spread_regions(count: int, sides: np.ndarray, levels: int) -> np.ndarray:
-  """Returns regions of random sizes and places, float32 `[1, count, 5]`."""
-  ends = np.random.default_rng(0).uniform(0, 1, (count, 2, 2)) * (sides[::-1] - 1)
-  level = np.arange(count)[:, None] % levels
-  boxes = np.sort(ends, axis=1).reshape(count, 4)
-  return np.concatenate([level, boxes], axis=1)[None].astype(np.float32)
+def make_dense(config: ml_collections.ConfigDict, *, regions: int = 2000) -> dense_steps.Dense:
+  """Builds a detection, with that many regions of a test image, or a segmentation."""
+  if config.task == 'voc_detection':
+    return dense_steps.make_detection(config, Noise(), regions=regions)
+  return dense_steps.make_segmentation(config, Noise())
 
 
 def make_classifier(

@@ -19,12 +19,9 @@ from cfn_jax.data import boxes as box_lib
 from cfn_jax.evaluation import trunks
 from cfn_jax.evaluation.detection import roles
 from cfn_jax.evaluation.finetuning import start
-from cfn_jax.models import alexnet, fast_rcnn, figures
+from cfn_jax.models import fast_rcnn
+from cfn_jax.models import trunk as trunk_lib
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import checkpoints, networks, surgery
-from cfn_jax.transfer import weights as weights_lib
-
-VIEW_PX = 227  # of the whole images that magic_init looks at
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,56 +111,28 @@ def make_detector(
   *,
   drawn: bool,
 ) -> Detector:
-  """Builds the network; fc6 and fc7 are taken where the weights hold AlexNet's, of 6 x 6 maps."""
-  model = config.model
-  placed = surgery.to_alexnet(trunk.weights, num_classes=0, stride=model.stride)
-  alex = networks.make_network(
-    placed, dtype=alexnet.find_dtype(config.compute_dtype), remat=config.remat
-  )
-  params = dict(placed.params)
-  if trunk.weights.kind == 'alexnet' and trunk.weights.pool5_side() == fast_rcnn.BINS:
-    params |= {layer: trunk.weights.params[layer] for layer in ('fc6', 'fc7')}
-  features = {
-    f'{layer}_features': params[layer]['kernel'].shape[1] if layer in params else wanted
-    for layer, wanted in (('fc6', model.fc6_features), ('fc7', model.fc7_features))
-  }
-  network = fast_rcnn.FastRcnn(
-    len(class_names),
-    alex.trunk.clone(padding=fast_rcnn.PADDING_PX, pool_padding=fast_rcnn.POOL_PADDING),
-    dropout=model.dropout,
-    **features,
-  )
-  # What was drawn at random is fresh: magic_init draws it anew.
-  fresh = drawn and config.magic_init
-  return Detector(
-    network=network,
-    view_px=min(VIEW_PX, *config.images.scales_px),
-    input_record=placed.input,
-    class_names=class_names,
-    initial=figures.Initial(model.init, placed.order),
-    fc_init=model.fc_init,
-    given=params,
-    loaded=() if fresh else tuple(layer for layer in weights_lib.LAYERS if layer in params),
-    locked=weights_lib.CONVOLUTIONS[: config.locked_convolutions],
-    moves=moves,
-  )
+  """Builds the network; see `start.read_config`."""
+
+  def make(alex: trunk_lib.Trunk, **fields: Any) -> fast_rcnn.FastRcnn:
+    padded = alex.clone(padding=fast_rcnn.PADDING_PX, pool_padding=fast_rcnn.POOL_PADDING)
+    return fast_rcnn.FastRcnn(len(class_names), padded, **fields)
+
+  stride, bins = config.model.stride, fast_rcnn.BINS
+  read = start.read_config(config, trunk, make, stride=stride, fc6_px=bins, drawn=drawn)
+  view_px = min(start.VIEW_PX, *config.images.scales_px)
+  return Detector(**read, view_px=view_px, class_names=class_names, moves=moves)
 
 
 def rebuild(
   folder: pathlib.Path, config: ml_collections.ConfigDict, meta: Mapping[str, Any]
 ) -> Detector:
-  """Builds the network of a checkpoint; all its layers are given.
+  """Builds the network of a checkpoint, see `start.give_all`.
 
   Args:
-    folder: of the step.
-    config, meta: what is saved with it.
-
-  Raises:
-    CfnError: the checkpoint is damaged.
+    config, meta: what is saved with the step.
   """
   found = meta['network']['moves']
   moves = roles.Moves(np.array(found['means'], np.float32), np.array(found['stds'], np.float32))
   trunk = trunks.load_trunk(str(folder), step='', collection='params')
-  made = make_detector(config, tuple(meta['class_names']), moves, trunk, drawn=False)
-  params = checkpoints.read_params(folder)
-  return dataclasses.replace(made, given=params, loaded=tuple(params))
+  names = tuple(meta['class_names'])
+  return start.give_all(make_detector(config, names, moves, trunk, drawn=False), folder)

@@ -23,7 +23,6 @@ from cfn_jax.training import optimizer
 from cfn_jax.training import task as tasks
 
 LEFT_OUT = 'left_out.txt'
-Frames = canvases.TrainingFrames | canvases.TestFrames
 
 
 def make_run(
@@ -119,7 +118,7 @@ def make_training(
     detector.moves,
     config.regions.difficult,
   )
-  reader = dataclasses.replace(training.reader, source=transform.Doubled(training.reader.source))
+  reader = dataclasses.replace(training.reader, source=canvases.Doubled(training.reader.source))
   return feed.Feed(reader, made, feed.make_loading(config), config.batch_size)
 
 
@@ -157,6 +156,4 @@ def report_training(sums: Mapping[str, float]) -> dict[str, float]:
 
 def _tell(fed: feed.Feed) -> str:
   """Writes how many canvases a feed has, and their heights and widths."""
-  frames: Frames = fed.transform.frames  # type: ignore[attr-defined]
-  sides = ', '.join(f'{height} x {width}' for height, width in frames.canvases.tolist())
-  return f'{len(frames.canvases)} ({sides})'
+  return canvases.tell(fed.transform.frames.canvases)  # type: ignore[attr-defined]

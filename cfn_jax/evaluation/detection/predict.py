@@ -12,9 +12,7 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import places, terminal
-from cfn_jax.data import canvases, feed, image_sizes, listing, pipeline
-from cfn_jax.data import folder as folders
-from cfn_jax.data import images as decoding
+from cfn_jax.data import canvases, feed, own_images, pipeline
 from cfn_jax.data import prepare_proposals as preparing
 from cfn_jax.data import proposals as proposal_lib
 from cfn_jax.errors import CfnError
@@ -41,8 +39,8 @@ def predict(
   *,
   images: pathlib.Path,
   out: pathlib.Path,
-  proposals: str,
-  score: float,
+  proposals: str = '',
+  score: float = 0.5,
 ) -> str:
   """Finds objects in the images of a folder, and writes boxes and pictures; says what it did.
 
@@ -57,10 +55,11 @@ def predict(
   Raises:
     CfnError: what is wrong, where, and what would be right.
   """
+  if not 0 <= score <= 1:
+    raise CfnError(f'--score={score}: 0 to 1')
   detector = detectors.rebuild(folder, config, meta)
   names = detector.class_names
-  source, sizes, bad = _open_images(images)
-  stems = preparing.find_stems(source)
+  source, stems, sizes, bad = own_images.open_images(images)
   found_at = _open_proposals(config, proposals, images, stems, sizes)
   reader = pipeline.Reader(source, seed=config.seed, on_bad_image='skip')
   frames = canvases.TestFrames(
@@ -96,22 +95,6 @@ def predict(
   count = sum(len(each.scores) for each in detections)
   told = f'; {bad:,} images could not be read' if bad else ''
   return f'{count:,} objects in {len(rows["record"]):,} images, in {out}{told}'
-
-
-def _open_images(root: pathlib.Path) -> tuple[folders.FileSource, np.ndarray, int]:
-  """Lists a folder's images; their heights and widths `[n, 2]`, and how many have none."""
-  found = listing.list_images(root)
-  sizes, readable = [], []
-  for name in found.names:
-    try:
-      sizes.append(image_sizes.read_size(root / name))
-      readable.append(name)
-    except decoding.BadImage as error:
-      terminal.say(f'left out: {error}')
-  if not readable:
-    raise CfnError(f'--images={root}: none of the {len(found.names):,} images can be read')
-  source = folders.labelled(root, found._replace(names=listing.Names.of(readable)), ())
-  return source, np.array(sizes, np.int32), len(found.names) - len(readable)
 
 
 def _open_proposals(

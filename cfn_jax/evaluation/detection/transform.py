@@ -10,38 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from cfn_jax.data import boxes as box_lib
-from cfn_jax.data import canvases, pipeline, proposals, record, voc_objects
+from cfn_jax.data import canvases, pipeline, proposals, voc_objects
 from cfn_jax.evaluation.detection import roles
 
 PYRAMID_PX = 224  # a region is seen at the scale at which it is about as large as this square
-
-
-class Doubled:
-  """A source whose images come twice: as they are, then all of them to be mirrored."""
-
-  class_names: tuple[str, ...] = ()
-  foreign_classes: tuple[str, ...] = ()
-
-  def __init__(self, source: record.Source) -> None:
-    self.source = source
-    self.root = source.root
-    self.fingerprint = source.fingerprint
-    self.description = f'{source.description}, and their mirrored copies'
-
-  def __len__(self) -> int:
-    return 2 * len(self.source)
-
-  def __getitem__(self, index: int) -> record.Record:
-    return self.source[record.check_index(index, len(self)) % len(self.source)]
-
-  def labels(self) -> None:
-    return None
-
-  def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    return self.source.multi_labels(origin)
-
-  def identify(self) -> str:
-    return self.source.identify()
 
 
 @dataclasses.dataclass(frozen=True)

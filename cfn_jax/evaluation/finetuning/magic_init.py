@@ -8,7 +8,7 @@ tasks that fine-tune on few images, as VOC classification: rival methods are pub
 
 import dataclasses
 import zlib
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,6 @@ from cfn_jax.models import layers as layer_lib
 from cfn_jax.transfer import weights as weights_lib
 
 Params = start.Params
-Made = TypeVar('Made', bound=start.Start)
 KINDS = ('fresh', 'calibrated')
 BATCHES, BATCH = 10, 16  # training images that are looked at
 MEAN = 0.1  # of each output, before its ReLU
@@ -37,7 +36,7 @@ def check(kind: str) -> None:
     raise CfnError(f"magic_init = '{kind}' is unknown: one of {', '.join(KINDS)}, or ''")
 
 
-def add(made: Made, kind: str, reader: pipeline.Reader, *, seed: int) -> Made:
+def add(made: start.Made, kind: str, reader: pipeline.Reader, *, seed: int) -> start.Made:
   """Returns the network with rescaled initial values."""
 
   def rescale(params: Params) -> Params:

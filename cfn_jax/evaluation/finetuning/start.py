@@ -1,20 +1,24 @@
 """What a network that trains on labels starts from: given layers, drawn ones, locked ones.
 
-Paper, section 4: conv1 .. conv5 are given, the rest is drawn. Shared by classification and
-detection.
+Paper, section 4: conv1 .. conv5 are given, the rest is drawn. Shared by classification,
+detection and segmentation.
 """
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import ml_collections
 
 from cfn_jax import fields
-from cfn_jax.evaluation import identity
+from cfn_jax.evaluation import identity, trunks
 from cfn_jax.models import alexnet, figures, inputs
-from cfn_jax.transfer import surgery
+from cfn_jax.transfer import checkpoints, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 Params = dict[str, Any]
+VIEW_PX = 227  # of AlexNet's: of the whole images that magic_init looks at
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,3 +100,65 @@ class Start:
       'loaded': {name: identity.hash_arrays({name: self.given[name]}) for name in self.loaded},
       'locked': ', '.join(self.locked),
     }
+
+
+Made = TypeVar('Made', bound=Start)
+
+
+def read_config(
+  config: ml_collections.ConfigDict,
+  trunk: trunks.Trunk,
+  make: Callable[..., Any],
+  *,
+  stride: int,
+  fc6_px: int,
+  drawn: bool,
+) -> dict[str, Any]:
+  """Returns what a config and a trunk say of the start of a network that sees whole images.
+
+  fc6 and fc7 are taken where the weights hold AlexNet's, for maps of the same side.
+
+  Args:
+    make: (AlexNet's trunk of these weights, and the fields `fc6_features`, `fc7_features` and
+      `dropout`) to the network.
+    fc6_px: side of the map that fc6 sees.
+    drawn: the trunk is random, so magic_init draws it anew.
+
+  Returns:
+    Fields of `Start`: all but `view_px` and `class_names`.
+  """
+  model, weights = config.model, trunk.weights
+  placed = surgery.to_alexnet(weights, num_classes=0, stride=stride)
+  alex = networks.make_network(
+    placed, dtype=alexnet.find_dtype(config.compute_dtype), remat=config.remat
+  )
+  params = dict(placed.params)
+  if weights.kind == 'alexnet' and weights.pool5_side() == fc6_px:
+    params |= {layer: weights.params[layer] for layer in ('fc6', 'fc7')}
+  features = {
+    f'{layer}_features': params[layer]['kernel'].shape[1] if layer in params else wanted
+    for layer, wanted in (('fc6', model.fc6_features), ('fc7', model.fc7_features))
+  }
+  fresh = drawn and config.magic_init
+  return {
+    'network': make(alex.trunk, dropout=model.dropout, **features),
+    'input_record': placed.input,
+    'initial': figures.Initial(model.init, placed.order),
+    'fc_init': model.fc_init,
+    'given': params,
+    'loaded': () if fresh else tuple(layer for layer in weights_lib.LAYERS if layer in params),
+    'locked': weights_lib.CONVOLUTIONS[: config.locked_convolutions],
+  }
+
+
+def give_all(made: Made, folder: pathlib.Path) -> Made:
+  """Returns a network whose layers are all given: the parameters of a checkpoint.
+
+  Args:
+    folder: of the step.
+
+  Raises:
+    CfnError: the checkpoint is damaged.
+  """
+  params = checkpoints.read_params(folder)
+  return dataclasses.replace(made, given=params, loaded=tuple(params))

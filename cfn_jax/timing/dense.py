@@ -1,8 +1,7 @@
-"""Measures a detection: the training step, and the network's pass over test images, on noise.
+"""Measures a detection or a segmentation, by its config: a training step, and the test of an image.
 
-Prints regions and images a second of training, images a second of the test with `--regions` of
-each, the seconds of a step and of compiling both, and the peak memory. The images are of 500 x 375
-px, at the largest scale.
+Prints regions, or pixels, and images a second of both, the seconds of a step and of compiling, and
+the peak memory. The images are noise of 500 x 375 px, at the largest scale.
 """
 
 import argparse
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   steps.add_arguments(parser)
   parser.set_defaults(config='voc07_detection')
   add = parser.add_argument
-  add('--regions', type=int, default=2000, help='regions of a test image (default 2000)')
+  add('--regions', type=int, default=2000, help='detection: of a test image (default 2000)')
   add('--steps', type=int, default=5, help='steps, and images, that are timed (default 5)')
   add('--warmup', type=int, default=2, help='those before them (default 2)')
 
@@ -41,18 +40,19 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     CfnError: options that no step can have.
   """
   command_lines.check_numbers(arguments, LIMITS)
-  config = steps.read_config(arguments, ('voc_detection',))
+  config = steps.read_config(arguments, steps.DENSE)
   host_memory.keep_freed()
   devices.check_platform()
   devices.set_precision(config.matmul_precision)
   mesh = devices.make_mesh()
   devices.check_batch(config.batch_size, mesh.size, field='--batch', parts=config.accumulate_steps)
-  run, row = steps.make_detection(config)
-  state, step = settings.start(run.task, config, mesh)
-  rows = {name: np.repeat(value, config.batch_size, axis=0) for name, value in row.items()}
-  seen = steps.make_test_image(config, arguments.regions)
-  tested = {name: np.repeat(value, mesh.size, axis=0) for name, value in seen.items()}
-  measure = jax.jit(run.passes[''].measure)
+  made = steps.make_dense(config, regions=arguments.regions)
+  state, step = settings.start(made.run.task, config, mesh)
+  rows, tested = (
+    {name: np.repeat(value, count, axis=0) for name, value in row.items()}
+    for row, count in ((made.train_row, config.batch_size), (made.test_row, mesh.size))
+  )
+  measure = jax.jit(made.run.passes[''].measure)
 
   def train(state: Any) -> Any:
     return step(state, devices.put_batch(rows, mesh))[0]
@@ -64,14 +64,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   with devices.explain_memory(config.to_dict()):
     state, compile_train, train_seconds = _time(train, state, arguments)
     _, compile_test, test_seconds = _time(test, state, arguments)
+  images, tests = config.batch_size / train_seconds, mesh.size / test_seconds
   return {
-    'train_regions_per_second': config.batch_size * config.regions.per_image / train_seconds,
-    'train_images_per_second': config.batch_size / train_seconds,
-    'train_seconds_per_step': train_seconds,
-    'test_images_per_second': mesh.size / test_seconds,
-    'test_regions': arguments.regions,
+    'train_images_per_second': images,
+    f'train_{made.unit}_per_second': images * made.train_units,
+    'seconds_per_step': train_seconds,
+    'test_images_per_second': tests,
+    f'test_{made.unit}_per_second': tests * made.test_units,
     'compile_seconds': {'train': compile_train, 'test': compile_test},
-    'canvas': list(row['image'].shape[2:4]),
+    'canvas': list(made.train_row['image'].shape[-3:-1]),
     'peak_memory_mb': step_timing.peak_memory_mb(),
     'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
     'batch': config.batch_size,

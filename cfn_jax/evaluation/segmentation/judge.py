@@ -1,0 +1,102 @@
+"""What the rows of a pass over test images are worth: figures, predicted masks, a sheet.
+
+After the network (segmenter.py); the figures stand in confusion.py.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from cfn_jax.data import pipeline, voc_masks
+from cfn_jax.evaluation.segmentation import confusion, mask_pngs
+from cfn_jax.pictures import figures
+from cfn_jax.pictures import segmentations as pictures
+
+FOLDER, SHEET = 'predictions', 'segmentations.png'
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+  """Judges the rows of a pass, of `pixels` `[N, K, K]` and `record` `[N]`.
+
+  Attributes:
+    split: the name of the test's list, for the devkit's folder.
+  """
+
+  masks: voc_masks.Split
+  reader: pipeline.Reader
+  split: str
+
+  def watch(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the figures that are logged while training."""
+    return self._means(rows['pixels'].sum(axis=0, dtype=np.int64)) | {
+      'val_count': len(rows['record'])
+    }
+
+  def report(self, folder: pathlib.Path, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns all figures, and writes masks and a sheet of them into a run's folder.
+
+    Args:
+      rows: with `answer`, uint8 `[N, H, W]`, each image's at the top left.
+    """
+    total = rows['pixels'].sum(axis=0, dtype=np.int64)
+    if not jax.process_index():
+      self._write(folder / FOLDER / mask_pngs.name_folder(self.split), rows)
+      with figures.spared(folder / SHEET):
+        self._draw(folder / SHEET, rows)
+    left_out = self.masks.unseen
+    scores = confusion.measure(total, left_out=left_out)
+    low, high = confusion.interval(confusion.draw_means(rows['pixels'], left_out=left_out))
+    background = np.zeros_like(total)
+    background[:, 0] = total.sum(axis=1)
+    names = self.masks.class_names
+    return {
+      **self.watch(rows),
+      'val_mean_iou_low': low,
+      'val_mean_iou_high': high,
+      'per_class': {
+        'iou': dict(zip(names, scores.iou.tolist())),
+        'accuracy': dict(zip(names, scores.accuracy.tolist())),
+        'pixels': dict(zip(names, total.sum(axis=1).tolist())),
+      },
+      'all_background': self._means(background),
+      'classes_without_figure': [
+        name for name, iou in zip(names, scores.iou) if not np.isfinite(iou)
+      ],
+      'pixels': total.tolist(),
+    }
+
+  def _means(self, pixels: np.ndarray) -> dict[str, float]:
+    scores = confusion.measure(pixels, left_out=self.masks.unseen)
+    names = ('mean_iou', 'mean_accuracy', 'pixel_accuracy', 'frequency_weighted_iou')
+    return {f'val_{name}': getattr(scores, name) for name in names}
+
+  def _answer(self, rows: Mapping[str, np.ndarray], row: int) -> tuple[int, np.ndarray]:
+    """Returns the record of a row, and its answer at the image's own size."""
+    record = int(rows['record'][row])
+    height, width = self.masks.sizes[record]
+    return record, rows['answer'][row, :height, :width]
+
+  def _write(self, folder: pathlib.Path, rows: Mapping[str, np.ndarray]) -> None:
+    stems = self.masks.stems()
+    for row in range(len(rows['record'])):
+      record, answer = self._answer(rows, row)
+      mask_pngs.write_mask(folder, stems[record], answer)
+
+  def _draw(self, path: pathlib.Path, rows: Mapping[str, np.ndarray]) -> None:
+    """Draws some images, evenly spaced over the pass: the same ones of every run."""
+    chosen = np.unique(np.linspace(0, len(rows['record']) - 1, pictures.MOST).astype(int))
+    shown = []
+    for row in chosen.tolist():
+      record, answer = self._answer(rows, row)
+      found, image = self.reader.decode(record)
+      truth = self.masks.mask(record)
+      counted = confusion.count(truth, answer, len(self.masks.class_names))
+      iou = confusion.measure(counted, left_out=self.masks.unseen).mean_iou
+      shown.append(pictures.Shown(image, found.name, truth, answer, iou))
+    title = f'{len(shown)} of {len(rows["record"]):,} test images'
+    pictures.draw_sheet(path, shown, self.masks.class_names, title=title)

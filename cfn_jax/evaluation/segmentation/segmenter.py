@@ -1,0 +1,116 @@
+"""FCN on labelled pixels: its loss, its answers; the network of a segmentation.
+
+Source: fcn.berkeleyvision.org, `voc-fcn-alexnet`. Between the network (models/fcn.py) and the run
+that the loop trains (passes.py).
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import optax
+
+from cfn_jax.data import voc_masks
+from cfn_jax.evaluation import trunks
+from cfn_jax.evaluation.finetuning import start
+from cfn_jax.models import fcn
+from cfn_jax.models import trunk as trunk_lib
+from cfn_jax.training import optimizer
+from cfn_jax.training import task as tasks
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Segmenter(start.Start):
+  """`Fcn`, and what it starts from."""
+
+  def shapes(self) -> Any:
+    return fcn.shapes(self.network)
+
+  def see(self, params: Any, batch: tasks.Batch, key: jax.Array | None = None) -> jax.Array:
+    """Returns the scores of each pixel, `[B, H, W, K]`; with a key, dropout is on."""
+    rngs = {} if key is None else {'dropout': key}
+    images = self.input_record.prepare(batch['image'])
+    found: jax.Array = self.network.apply(
+      {'params': params}, images, batch['extent'], train=key is not None, rngs=rngs
+    )
+    return found
+
+  def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    """Returns the mean scores `[B, K]` over the pixels of images uint8 `[B, px, px, 3]`."""
+    extent = jnp.full((len(images), 2), images.shape[1], jnp.int32)
+    return jnp.mean(self.see(params, {'image': images, 'extent': extent}, key), axis=(1, 2))
+
+  def loss(self, params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
+    """Returns the loss of a batch, and the sums for the log.
+
+    The mean over the images of each one's mean cross-entropy over its pixels that are known; an
+    image without one counts as 0.
+    """
+    scores, label = self.see(params, batch, key), batch['label']
+    known = label != voc_masks.VOID
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.where(known, label, 0))
+    pixels = jnp.sum(known, axis=(1, 2))
+    own = jnp.sum(jnp.where(known, losses, 0), axis=(1, 2)) / jnp.maximum(pixels, 1)  # [B]
+    right = jnp.sum(known & (jnp.argmax(scores, axis=-1) == label), axis=(1, 2))
+    count = jnp.float32(len(own))
+    shares = jnp.sum(right / jnp.maximum(pixels, 1))
+    return jnp.sum(own) / count, {'loss': jnp.sum(own), 'correct': shares, 'count': count}
+
+  def answer(self, params: Any, batch: tasks.Batch) -> jax.Array:
+    """Returns the class of each pixel of the canvas, uint8 `[B, H, W]`."""
+    return jnp.argmax(self.see(params, batch), axis=-1).astype(jnp.uint8)
+
+  def count(self, answer: jax.Array, label: jax.Array) -> jax.Array:
+    """Counts the pixels of each class and answer, int32 `[B, K, K]`; unknown ones nowhere."""
+    classes = jnp.arange(len(self.class_names))
+    truth, given = (
+      (each.reshape(len(each), -1, 1) == classes).astype(jnp.float32) for each in (label, answer)
+    )
+    # A float32 counts exactly to 16 million, and an image has fewer pixels of a class.
+    pixels = jnp.einsum('bpt,bpa->bta', truth, given, precision=jax.lax.Precision.HIGHEST)
+    return pixels.astype(jnp.int32)
+
+  def labels(self, params: Any) -> Any:
+    """Labels parameters for the solver: of all biases only score_fr's are treated as biases."""
+    found = optimizer.label_parameters(params, locked=self.locked)
+    return {
+      layer: {
+        name: 'weight' if label == 'bias' and layer != 'score_fr' else label
+        for name, label in each.items()
+      }
+      for layer, each in found.items()
+    }
+
+
+def make_segmenter(
+  config: ml_collections.ConfigDict,
+  class_names: tuple[str, ...],
+  trunk: trunks.Trunk,
+  *,
+  drawn: bool,
+) -> Segmenter:
+  """Builds the network; see `start.read_config`."""
+
+  def make(alex: trunk_lib.Trunk, **fields: Any) -> fcn.Fcn:
+    return fcn.Fcn(len(class_names), alex.clone(padding=fcn.PADDING_PX), **fields)
+
+  read = start.read_config(config, trunk, make, stride=fcn.STRIDE, fc6_px=fcn.FC6_PX, drawn=drawn)
+  return Segmenter(**read, view_px=start.VIEW_PX, class_names=class_names)
+
+
+def rebuild(
+  folder: pathlib.Path, config: ml_collections.ConfigDict, meta: Mapping[str, Any]
+) -> Segmenter:
+  """Builds the network of a checkpoint, see `start.give_all`.
+
+  Args:
+    config, meta: what is saved with the step.
+  """
+  trunk = trunks.load_trunk(str(folder), step='', collection='params')
+  return start.give_all(
+    make_segmenter(config, tuple(meta['class_names']), trunk, drawn=False), folder
+  )

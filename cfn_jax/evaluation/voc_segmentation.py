@@ -1,0 +1,134 @@
+"""VOC2012 segmentation: which of 20 classes, or the background, does each pixel show?
+
+Paper, section 4.1, table 1, by the framework of Shelhamer et al. (fcn.berkeleyvision.org): conv1 ..
+conv5 in FCN-AlexNet-32s, images at their own size, and the mean over the classes of intersection
+over union.
+"""
+
+from collections.abc import Mapping
+
+import ml_collections
+
+from cfn_jax import fields
+from cfn_jax.data import feed, pipeline, voc_masks
+from cfn_jax.evaluation import runs, tables, trunks
+from cfn_jax.evaluation.finetuning import magic_init
+from cfn_jax.evaluation.segmentation import passes
+from cfn_jax.evaluation.segmentation import segmenter as segmenters
+from cfn_jax.models import alexnet
+from cfn_jax.training import task as tasks
+from cfn_jax.transfer import surgery
+
+# Mean IoU in per cent, on the images of VOC2011's list that SBD does not train on.
+PAPER = {'CFN': 37.6, 'Pathak et al.': 29.7, 'ImageNet labels': 48.0}
+CHART = 'iou.png'
+LIMITS = {
+  **feed.LIMITS,
+  **alexnet.LIMITS,
+  'locked_convolutions': (0, 5),
+  'images.canvases': (1, 6),
+  'test.watched_images': (1, 2**62),
+}
+# Means in the table, by the name of the figure.
+MEANS = {
+  'mean IoU': 'val_mean_iou',
+  'mean accuracy': 'val_mean_accuracy',
+  'pixel accuracy': 'val_pixel_accuracy',
+  'frequency-weighted IoU': 'val_frequency_weighted_iou',
+}
+ALL_BACKGROUND = 'all background'
+
+
+def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
+  """Opens and checks what the config evaluates; see `make_plan`."""
+  return runs.open_plan(make_plan, config)
+
+
+def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
+  """Opens data and weights, and builds the run and that of the random baseline.
+
+  Raises:
+    CfnError: what is wrong, where, and what would be right.
+  """
+  fields.check_numbers(config, LIMITS)
+  magic_init.check(config.magic_init)
+  started = trunks.open_compared(config)
+  data = open_data(config)
+  labels = {name: each.label() for name, each in started.items()}
+  return runs.Plan(
+    runs=[make_run(config, data, each, name) for name, each in started.items()],
+    origins={labels[name]: each.origin for name, each in started.items()},
+    show=lambda figures: show(figures, labels),
+    charts=lambda figures: {
+      CHART: {label: figures[name]['per_class']['iou'] for name, label in labels.items()}
+    },
+    published=PAPER,
+  )
+
+
+def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
+  """Opens images and masks.
+
+  Raises:
+    SourceError: what is wrong, where, and what would be right.
+  """
+  d = config.data
+  training, testing, class_names = voc_masks.open_masks(
+    root=d.root,
+    split=d.split,
+    val_root=d.val_root,
+    val_split=d.val_split,
+    val_fraction=d.val_fraction,
+    sbd_root=d.sbd_root,
+    shared_images=d.shared_images,
+    more_masks=d.more_masks,
+    allow_empty_classes=d.allow_empty_classes,
+  )
+  return passes.Opened(training, testing, class_names)
+
+
+def make_run(
+  config: ml_collections.ConfigDict, data: passes.Opened, trunk: trunks.Trunk, name: str
+) -> runs.Run:
+  """Builds the run of one trunk."""
+  drawn = name == trunks.BASELINE
+  made = segmenters.make_segmenter(config, data.class_names, trunk, drawn=drawn)
+  if config.magic_init:
+    reader = pipeline.Reader(data.training.source, seed=config.seed)
+    made = magic_init.add(made, config.magic_init, reader, seed=config.seed)
+  trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
+  taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
+  summary = f'{trunk.label()}: {taken}{trains} trained'
+  return passes.make_run(config, made, data, name, summary=summary)
+
+
+def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str]) -> None:
+  """Prints each class's IoU, the means of each run and of answering background, and the paper's."""
+  first = figures[next(iter(figures))]
+  classes = [
+    (name, [_per_cent(figures[run]['per_class']['iou'][name]) for run in labels])
+    for name in first['per_class']['iou']
+  ]
+  means = []
+  for label, name in MEANS.items():
+    row = [
+      tables.write_interval(figures[run], name)
+      if f'{name}_low' in figures[run]
+      else _per_cent(figures[run][name])
+      for run in labels
+    ]
+    means.append((label, [*row, _per_cent(first['all_background'][name])]))
+  published = [(f'paper, mean IoU: {name}', [value]) for name, value in PAPER.items()]
+  absent = first['classes_without_figure']
+  tables.show(
+    f'Intersection over union in %, {first["val_count"]:,} test images (±: 95 % interval over '
+    'them, one training run); '
+    + '; '.join(f'{run}: {label}' for run, label in labels.items() if run != label),
+    [*labels, ALL_BACKGROUND],
+    [classes, means, published],
+    caption=f'in no image and no answer, not in the mean: {", ".join(absent)}' if absent else '',
+  )
+
+
+def _per_cent(value: float | None) -> float | None:
+  return None if value is None else 100 * value

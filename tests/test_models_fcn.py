@@ -1,0 +1,107 @@
+"""FCN-AlexNet-32s: golden values, its enlargement, native sizes on one canvas."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cfn_jax.models import fcn, layers, trunk
+from tests.test_models_golden import _golden_parameters
+
+MEAN = np.array([104.00699, 116.66877, 122.67892], 'f4')
+
+
+def golden_network():
+  params = _golden_parameters()
+  sizes = {'fc6': (48, 256, 6, 1.0), 'fc7': (48, 48, 1, 1.0), 'score_fr': (21, 48, 1, 0.1)}
+  for k, (name, (outputs, inputs, side, gain)) in enumerate(sizes.items(), start=6):
+    rs = np.random.RandomState(k)
+    weight = rs.standard_normal([outputs, inputs, side, side]).astype('f4')
+    weight *= np.float32(gain * np.sqrt(2 / (inputs * side**2)))
+    bias = rs.standard_normal([outputs]).astype('f4') * np.float32(0.1)
+    params[name] = {'kernel': weight.transpose(2, 3, 1, 0).reshape(-1, outputs), 'bias': bias}
+  return fcn.Fcn(21, trunk.Trunk(padding=100), fc6_features=48, fc7_features=48), params
+
+
+@pytest.mark.parametrize('beyond', [0, 53])
+@pytest.mark.parametrize(('height', 'width'), [(61, 83), (150, 207)])
+def test_the_network_equals_the_golden_file_on_any_canvas(shared_root, height, width, beyond):
+  golden = np.load(shared_root('golden/fcn_alexnet_32s.npz'))
+  name = f'fcn32s_{height}x{width}'
+  canvas = np.zeros((1, height + beyond, width + 2 * beyond, 3), np.float32)
+  canvas[0, :height, :width] = golden[f'{name}/picture'][..., ::-1] - MEAN
+  network, params = golden_network()
+  extents = np.array([[height, width]], np.int32)
+  found = jax.jit(network.apply)({'params': params}, canvas, extents)[0, :height, :width]
+  scores = np.asarray(found).transpose(2, 0, 1)
+  if f'{name}/score' in golden:
+    wanted = golden[f'{name}/score'][0]
+    assert np.abs(scores - wanted).max() < 1e-5 * np.abs(wanted).max()
+  else:
+    wanted = golden[f'{name}/score/every97']
+    assert np.abs(scores.ravel()[::97] - wanted).max() < 1e-5 * np.abs(wanted).max()
+  np.testing.assert_array_equal(scores.argmax(0), golden[f'{name}/prediction'])
+
+
+@pytest.mark.parametrize(
+  ('stride', 'kernel_px', 'crop_px'), [(32, 63, 18), (32, 64, 19), (2, 3, 1)]
+)
+def test_the_enlargement_is_a_transposed_convolution(stride, kernel_px, crop_px):
+  """Each cell adds its value times a product of two triangles, by plain loops."""
+  rng = np.random.default_rng(0)
+  maps = rng.standard_normal((1, 3, 4, 2)).astype(np.float32)
+  middle = (kernel_px - 1) / 2
+  half = (kernel_px + 1) // 2
+  triangle = np.array([1 - abs(i - middle) / half for i in range(kernel_px)])
+  sides = [stride * (count - 1) + kernel_px for count in maps.shape[1:3]]
+  whole = np.zeros((*sides, 2))
+  for row, column in np.ndindex(3, 4):
+    at = slice(stride * row, stride * row + kernel_px), slice(stride * column, None)
+    whole[at[0], stride * column : stride * column + kernel_px] += (
+      np.outer(triangle, triangle)[..., None] * maps[0, row, column]
+    )
+  wanted = whole[crop_px : crop_px + 20, crop_px : crop_px + 30]
+  found = layers.upsample_bilinear(
+    jnp.asarray(maps), wanted.shape[:2], stride=stride, kernel_px=kernel_px, crop_px=crop_px
+  )
+  np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+
+
+def test_sides_of_the_score_are_those_of_the_published_network():
+  assert [fcn.score_sides(side) for side in (1, 61, 83, 150, 207, 375, 500)] == [
+    *(1, 2, 3, 5, 7, 12, 16)
+  ]
+  np.testing.assert_array_equal(fcn.score_sides(np.array([375, 500])), [12, 16])
+
+
+def check_native(sizes):
+  network = fcn.Fcn(
+    3, trunk.Trunk(padding=100, width=0.05), fc6_features=8, fc7_features=8, dropout=0.0
+  )
+  rng = np.random.default_rng(0)
+
+  def draw(leaf):
+    std = 0.1 if len(leaf.shape) == 1 else np.sqrt(2 / np.prod(leaf.shape[:-1]))
+    return np.float32(std) * rng.standard_normal(leaf.shape).astype('f4')
+
+  params = jax.tree.map(draw, fcn.shapes(network))
+  sides = np.array(sizes, np.int32)
+  canvas = np.zeros((len(sides), *sides.max(0), 3), np.float32)
+  for image, (height, width) in zip(canvas, sides):
+    image[:height, :width] = 50 * rng.standard_normal((height, width, 3))
+  run = jax.jit(lambda images, extents: network.apply({'params': params}, images, extents))
+  together = np.asarray(run(canvas, sides))
+  for index, (height, width) in enumerate(sides):
+    alone = run(canvas[index : index + 1, :height, :width], sides[index : index + 1])[0]
+    difference = np.linalg.norm(together[index, :height, :width] - alone)
+    assert difference < 1e-6 * np.linalg.norm(alone), (height, width)
+
+
+def test_an_image_on_a_canvas_has_the_scores_of_the_image_alone():
+  check_native([(40, 90), (77, 30)])
+
+
+@pytest.mark.slow
+def test_ten_sizes_share_one_canvas():
+  sizes = [(375, 500), (500, 375), (333, 500), (500, 334), (281, 500), (500, 230), (442, 500)]
+  check_native([(h // 3, w // 3) for h, w in [*sizes, (500, 500), (400, 400), (96, 500)]])
