@@ -1,0 +1,150 @@
+"""Which images train and which are the test: two lists of images with masks, that share none.
+
+The lists come from mask_lists.py; used by voc_masks.py.
+"""
+
+import filecmp
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cfn_jax.data import folder, listing, mask_lists
+from cfn_jax.data.record import SourceError
+
+LEAVE_TEST, LEAVE_TRAINING = SHARED_IMAGES = ('leave_test', 'leave_training')
+
+
+class Chosen(NamedTuple):
+  """Images of a split and what is said of them."""
+
+  place: mask_lists.Place
+  split: str
+  files: mask_lists.Files
+  listed: tuple[str, ...]
+  notes: list[str]
+  told: str = ''
+
+  def without(self, left: Sequence[str], reason: str) -> 'Chosen':
+    """Leaves images out, and says so."""
+    files = dict(self.files)
+    notes = [f'{files.pop(stem)[0]} is left out: {reason}' for stem in left]
+    return self._replace(
+      files=files,
+      notes=[*self.notes, *notes],
+      told=self.told + (f'; {len(left):,} left out: {reason}' if left else ''),
+    )
+
+
+def choose_splits(
+  *,
+  root: str,
+  split: str,
+  val_root: str,
+  val_split: str,
+  val_fraction: float,
+  sbd_root: str,
+  shared_images: str,
+  more_masks: str,
+) -> tuple[Chosen, Chosen]:
+  """Chooses the images of the training and of the test; see `voc_masks.open_masks`."""
+  _check_fields(root, sbd_root, shared_images, more_masks)
+  where = 'data.sbd_root' if sbd_root else 'data.root'
+  place = mask_lists.find_place(sbd_root or root, where)
+  if sbd_root and not place.is_sbd:
+    raise SourceError(f'{where} = {sbd_root}: it has no folders dataset/img and dataset/cls')
+  training = _choose(place, split, 'data.split', more_masks)
+  if val_root or val_split or (sbd_root and root):
+    where = 'data.val_root' if val_root else 'data.root' if root else where
+    place = mask_lists.find_place(val_root or root or sbd_root, where)
+    testing = _choose(place, val_split, 'data.val_split')
+  else:
+    training, testing = _hold_out(training, val_fraction)
+  extra = mask_lists.list_more(training.place, split, more_masks)
+  return _part(training, testing, extra, shared_images)
+
+
+def _check_fields(root: str, sbd_root: str, shared_images: str, more_masks: str) -> None:
+  if shared_images not in SHARED_IMAGES:
+    raise SourceError(
+      f"data.shared_images = '{shared_images}': it must be one of {', '.join(SHARED_IMAGES)}"
+    )
+  if not root and not sbd_root:
+    raise SourceError('data.root is empty: it names a VOC folder such as VOCdevkit/VOC2012')
+  if more_masks and sbd_root:
+    raise SourceError(
+      f"data.more_masks = '{more_masks}' is a folder in data.root, whose images do not train where "
+      'data.sbd_root is set: set one of them'
+    )
+
+
+def _choose(place: mask_lists.Place, split: str, field: str, more_masks: str = '') -> Chosen:
+  files = mask_lists.list_files(place, split, field=field, more_masks=more_masks)
+  chosen = Chosen(place, split, files, tuple(files), [])
+  unmasked = mask_lists.list_unmasked(place, more_masks)
+  if not unmasked:
+    return chosen
+  return chosen._replace(
+    notes=[f'{name} is left out: it has no mask' for name in unmasked],
+    told=f'; {len(unmasked):,} without a mask (such as {unmasked[0]})',
+  )
+
+
+def _hold_out(whole: Chosen, val_fraction: float) -> tuple[Chosen, Chosen]:
+  """Parts a list by a hash of the names."""
+  names = listing.Names.of([image for image, _ in whole.files.values()])
+  held_out = folder.hash_split(
+    names, val_fraction, where=whole.split or whole.place.root, instead='data.val_split'
+  )
+  parts = (
+    {stem: each for (stem, each), held in zip(whole.files.items(), held_out) if held == wanted}
+    for wanted in (False, True)
+  )
+  training, testing = (whole._replace(files=files) for files in parts)
+  return training, testing._replace(notes=[], told='; held out')
+
+
+def _part(
+  training: Chosen, testing: Chosen, extra: mask_lists.Files, shared_images: str
+) -> tuple[Chosen, Chosen]:
+  """Adds to the training what is in no list, and takes out of one split what is in both."""
+  known = set(training.listed)
+  extra = {stem: each for stem, each in extra.items() if stem not in known}
+  extended = training._replace(files={**training.files, **extra})
+  shared = _find_shared(extended, testing)
+  for stem in shared & extra.keys():
+    del extended.files[stem]
+  left = [stem for stem in testing.files if stem in shared and stem not in extra]
+  if shared_images == LEAVE_TEST:
+    testing = testing.without(left, 'it is in the list of the training too')
+  else:
+    extended = extended.without(left, 'it is in the list of the test too')
+  for each in (extended, testing):
+    if left and not each.files:
+      raise SourceError(
+        f"data.shared_images = '{shared_images}': all {len(left):,} images of '{each.split}' in "
+        f'{each.place.root} are in the other list too, and none would be left; name another list'
+      )
+  return extended, testing
+
+
+def _find_shared(training: Chosen, testing: Chosen) -> set[str]:
+  """Returns the stems of images that both splits hold.
+
+  Those of SBD are VOC's by name; of other folders names alone prove nothing, and files must agree.
+  """
+  both = training.files.keys() & testing.files.keys()
+  if training.place.is_sbd or testing.place.is_sbd or training.place.root == testing.place.root:
+    return both
+  return {
+    stem
+    for stem in both
+    if _agree(*(each.place.root / each.files[stem][0] for each in (training, testing)))
+  }
+
+
+def _agree(first: pathlib.Path, second: pathlib.Path) -> bool:
+  """Whether two files are the same, byte by byte; what cannot be read is told where it is opened."""
+  try:
+    return filecmp.cmp(first, second, shallow=False)
+  except OSError:
+    return False
