@@ -143,7 +143,7 @@ def _find_shared(training: Chosen, testing: Chosen) -> set[str]:
 
 
 def _agree(first: pathlib.Path, second: pathlib.Path) -> bool:
-  """Whether two files are the same, byte by byte; what cannot be read is told where it is opened."""
+  """Whether two files are the same, byte by byte; one that cannot be read is refused later."""
   try:
     return filecmp.cmp(first, second, shallow=False)
   except OSError:

@@ -1,0 +1,174 @@
+"""What a segmentation is worth: pixels counted by true and answered class, and figures of them.
+
+Source: FCN's score.py and the VOC devkit: one histogram over all pixels of a test, void ones left
+out; background is a class. How sure a mean is comes from a bootstrap over the images of the test,
+as of detection: each draw takes as many images as there are, with replacement, and training is not
+repeated.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection
+
+import numpy as np
+
+VOID = 255
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+  """Figures of a test, between 0 and 1; nan where there is nothing to divide by.
+
+  Attributes:
+    pixels: how many are counted.
+    pixel_accuracy: the right ones of all.
+    mean_accuracy: mean over the classes in the truth.
+    mean_iou: mean over the classes in the truth or in the answers.
+    frequency_weighted_iou: mean over pixels, each with the IoU of its true class.
+    iou: float64 `[K]`, of each class: right pixels of those that are its own or answered so.
+    accuracy: float64 `[K]`, of each class: right pixels of its own.
+  """
+
+  pixels: int
+  pixel_accuracy: float
+  mean_accuracy: float
+  mean_iou: float
+  frequency_weighted_iou: float
+  iou: np.ndarray
+  accuracy: np.ndarray
+
+
+def count(truth: np.ndarray, answer: np.ndarray, classes: int) -> np.ndarray:
+  """Counts the pixels of a picture by class, int64 `[K, K]`: truth by rows, answers by columns.
+
+  Args:
+    truth: integers `[H, W]`; `VOID` counts nowhere.
+    answer: integers `[H, W]`.
+
+  Raises:
+    ValueError: the shapes differ, or a number is no class.
+
+  >>> count(np.array([[0, 1, 255]]), np.array([[0, 0, 1]]), 2).tolist()
+  [[1, 0], [1, 0]]
+  """
+  if truth.shape != answer.shape:
+    raise ValueError(f'truth has the shape {truth.shape}, the answer {answer.shape}')
+  counted = truth != VOID
+  rows, columns = truth[counted].astype(np.int64), answer[counted].astype(np.int64)
+  for name, numbers in (('truth', rows), ('answer', columns)):
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < classes:
+      raise ValueError(
+        f'the {name} holds numbers from {numbers.min()} to {numbers.max()} for {classes} classes'
+      )
+  found = np.bincount(rows * classes + columns, minlength=classes**2)
+  return found.reshape(classes, classes)
+
+
+def measure(histogram: np.ndarray, *, left_out: Collection[int] = ()) -> Scores:
+  """Returns the figures of a histogram `[K, K]`, summed over the images of a test.
+
+  Args:
+    left_out: classes that the truth does not show, whose IoU counts in no mean though pixels may be
+      answered so: they are wrong ones of their true class alone.
+
+  Raises:
+    ValueError: the truth shows a class that is left out.
+  """
+  right, own, answered = _reduce(histogram[None])[0]
+  if own[list(left_out)].any():
+    raise ValueError(f'the truth shows a class that is left out, of {sorted(left_out)}')
+  iou, accuracy = _divide_iou(right, own, answered, left_out), _divide(right, own)
+  pixels = own.sum()
+  return Scores(
+    int(pixels),
+    float(_divide(right.sum(), pixels)),
+    float(_mean(accuracy)),
+    float(_mean(iou)),
+    float(_divide((own * np.nan_to_num(iou)).sum(), pixels)),
+    iou,
+    accuracy,
+  )
+
+
+def draw_means(
+  histograms: np.ndarray, *, left_out: Collection[int] = (), draws: int = 1000, seed: int = 0
+) -> np.ndarray:
+  """Returns the mean IoU of each draw of images, float64 `[draws]`.
+
+  A class that neither the truth nor the answers of a draw show is left out of its mean. The draws
+  depend on the seed and on the number of images alone, so those of two runs on the same test are
+  paired.
+
+  Args:
+    histograms: integers `[N, K, K]`, of each image.
+  """
+  images, _, classes = histograms.shape
+  rng = np.random.Generator(np.random.Philox(key=[seed, images]))
+  times = rng.multinomial(images, np.full(images, 1 / images), size=draws)  # [draws, images]
+  sums = times.astype(np.float64) @ _reduce(histograms).reshape(images, -1)
+  right, own, answered = sums.reshape(draws, 3, classes).swapaxes(0, 1)
+  return _mean(_divide_iou(right, own, answered, left_out))
+
+
+def interval(means: np.ndarray) -> tuple[float, float]:
+  """Returns the 95 % interval of what `draw_means` returns, or of the difference of two."""
+  if np.isnan(means).all():
+    return math.nan, math.nan
+  low, high = np.nanquantile(means, (0.025, 0.975))
+  return float(low), float(high)
+
+
+def compare(
+  first: np.ndarray,
+  second: np.ndarray,
+  *,
+  left_out: Collection[int] = (),
+  draws: int = 1000,
+  seed: int = 0,
+) -> tuple[float, float, float]:
+  """Compares two runs on the same test images: how much the first is better.
+
+  Args:
+    first, second: integers `[N, K, K]`, of each image in the same order.
+
+  Returns:
+    The difference of the mean IoUs, and its 95 % interval.
+
+  Raises:
+    ValueError: the tests are not the same.
+  """
+  if first.shape != second.shape or not np.array_equal(first.sum(axis=2), second.sum(axis=2)):
+    raise ValueError('the two runs were not judged on the same images and classes')
+  means = [measure(each.sum(axis=0), left_out=left_out).mean_iou for each in (first, second)]
+  drawn = [draw_means(each, left_out=left_out, draws=draws, seed=seed) for each in (first, second)]
+  return means[0] - means[1], *interval(drawn[0] - drawn[1])
+
+
+def _reduce(histograms: np.ndarray) -> np.ndarray:
+  """Returns of each class the right, the own and the answered pixels, float64 `[N, 3, K]`.
+
+  Doubles count exactly to nine million billions.
+  """
+  right = np.diagonal(histograms, axis1=1, axis2=2)
+  parts = (right, histograms.sum(axis=2), histograms.sum(axis=1))
+  return np.stack(parts, axis=1).astype(np.float64)
+
+
+def _divide_iou(
+  right: np.ndarray, own: np.ndarray, answered: np.ndarray, left_out: Collection[int]
+) -> np.ndarray:
+  """Returns the IoU of each class `[..., K]`; nan without a pixel, or where it is left out."""
+  iou = _divide(right, own + answered - right)
+  iou[..., list(left_out)] = math.nan
+  return iou
+
+
+def _divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+  """Divides; nan by 0."""
+  with np.errstate(invalid='ignore', divide='ignore'):
+    return np.where(whole > 0, np.divide(part, whole), math.nan)
+
+
+def _mean(figures: np.ndarray) -> np.ndarray:
+  """Returns the mean of the last axis without nans; nan where all are."""
+  return _divide(np.nansum(figures, axis=-1), np.sum(~np.isnan(figures), axis=-1))

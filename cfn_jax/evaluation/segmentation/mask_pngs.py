@@ -1,0 +1,54 @@
+"""Answers as files: palette PNGs of class numbers in VOC's colours, as the VOC devkit reads them.
+
+The devkit looks for `results/VOC2012/Segmentation/comp5_<split>_cls/<image>.png`; a folder that is
+written here has that last name, so a copy of it is all that the devkit needs. In the devkit's rules
+comp5 stands for training on its own data alone, comp6 for other data too. Files read back
+(data/mask_files.py) equal what was written.
+"""
+
+import io
+import os
+import pathlib
+import urllib.parse
+
+import numpy as np
+from PIL import Image
+
+from cfn_jax.data import mask_files
+
+
+def name_folder(split: str) -> str:
+  """Returns the devkit's name of a list's folder; what no file name should hold is written as %XX.
+
+  >>> name_folder('val'), name_folder(''), name_folder('my/list')
+  ('comp5_val_cls', 'comp5_all_cls', 'comp5_my%2Flist_cls')
+  """
+  return f'comp5_{urllib.parse.quote(os.fsencode(split or "all"), safe="")}_cls'
+
+
+def write_mask(folder: pathlib.Path, stem: str, mask: np.ndarray) -> pathlib.Path:
+  """Writes a mask, uint8 `[H, W]`, whole or not at all; folders are made.
+
+  Args:
+    stem: the image's name without a suffix; it may lie in a folder of its own.
+
+  Returns:
+    The file.
+  """
+  path = folder / f'{stem}.png'
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = path.with_name(f'{path.name}.partial')
+  partial.write_bytes(encode_mask(mask))
+  partial.replace(path)
+  return path
+
+
+def encode_mask(mask: np.ndarray) -> bytes:
+  """Returns a mask, uint8 `[H, W]`, as the bytes of a palette PNG."""
+  if mask.dtype != np.uint8 or mask.ndim != 2:
+    raise ValueError(f'a mask is uint8 [H, W], not {mask.dtype} {list(mask.shape)}')
+  picture = Image.fromarray(mask)
+  picture.putpalette(mask_files.COLOURS.tobytes())
+  stream = io.BytesIO()
+  picture.save(stream, 'PNG')
+  return stream.getvalue()
