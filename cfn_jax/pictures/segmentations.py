@@ -150,11 +150,10 @@ def overlay(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
   """Mixes an image, uint8 `[H, W, 3]`, with the colours of a mask; edges of regions stay pure."""
   colours = mask_files.COLOURS[mask]
   edge = np.zeros(mask.shape, bool)
-  for first, second in ((mask[1:], mask[:-1]), (mask[:, 1:], mask[:, :-1])):
-    differs = first != second
-    rows, columns = differs.shape
-    edge[-rows:, -columns:] |= differs
-    edge[:rows, :columns] |= differs
+  for later, earlier in ((np.s_[1:], np.s_[:-1]), (np.s_[:, 1:], np.s_[:, :-1])):
+    differs = mask[later] != mask[earlier]
+    edge[later] |= differs
+    edge[earlier] |= differs
   strength = np.where(edge, 1.0, _STRENGTH)[..., None] * (mask != BACKGROUND)[..., None]
   return np.round(image * (1 - strength) + colours * strength).astype(np.uint8)
 
