@@ -1,12 +1,16 @@
 """A tiny VOC folder whose objects are coloured squares, and a config of a detection on it."""
 
 import pathlib
+import shutil
 
 import numpy as np
 import voc_cases
 from PIL import Image
 
 from cfn_jax import command
+from cfn_jax.data import proposal_files
+from cfn_jax.evaluation import trunks
+from cfn_jax.transfer import files, surgery
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 CLASSES = ('cat', 'dog')
@@ -62,3 +66,33 @@ def make_config(root, **fields):
   config.regions.per_image, config.test.per_class = 8, 10
   config.update_from_flattened_dict(fields)
   return config
+
+
+def save_alexnet(path):
+  """Saves an AlexNet whose fc6 sees maps of 6 x 6 and whose fc6 and fc7 have 12 features.
+
+  It is fed as a random one is, so that both compile to the same programs.
+  """
+  drawn = trunks.draw_trunk('he', seed=5, width=0.05, order='caffenet').weights
+  whole = surgery.to_alexnet(drawn, num_classes=7, features=12, fc_init='he', seed=5)
+  files.save_weights(whole, path)
+  return path
+
+
+def move_boxes(root, to):
+  """Copies a folder of `make_voc`; the objects of its test images lie elsewhere there."""
+  shutil.copytree(root, to)
+  for index, ((height, width), shown) in enumerate(zip(SIZES, OBJECTS)):
+    moved = [
+      (name, (place, place + 1, width - 9 * place - 2, height - 8 * place - 2), not difficult)
+      for place, (name, _, difficult) in enumerate(shown, start=1)
+    ]
+    write_annotation(to, f'val{index}', moved)
+  return to
+
+
+def save_proposals(path, boxes, split='val'):
+  """Saves boxes of each image of a split, in the form of cfn_jax.prepare."""
+  names = [f'{split}{index}' for index in range(len(boxes))]
+  proposal_files.save(path, proposal_files.join(names, boxes))
+  return path
