@@ -16,9 +16,9 @@ from cfn_jax import convert
 from cfn_jax.data import views
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import trunks, voc_detection
-from cfn_jax.evaluation.detection import average_precision, devkit_files, opened
+from cfn_jax.evaluation.detection import average_precision, detector, devkit_files, opened
 from cfn_jax.evaluation.finetuning import magic_init
-from cfn_jax.training import devices, loop, scoring
+from cfn_jax.training import devices, loop, scoring, step_folders
 from cfn_jax.transfer import checkpoints, files
 from cfn_jax.transfer import weights as weights_lib
 
@@ -132,6 +132,16 @@ def test_given_layers_start_as_given_and_conv1_stays(finished, weights):
     for layer, arrays in trained.items():
       for name, array in arrays.items():
         assert np.array_equal(array, start[layer][name]) == (layer == 'conv1'), (layer, name)
+
+
+def test_a_checkpoint_says_by_which_moves_its_boxes_are_normalised(finished):
+  workdir, config = finished
+  meta = step_folders.read_meta(workdir / 'pretrained' / 'checkpoints' / '2')
+  read = detector.read_moves(meta['network'])
+  wanted = opened.measure_moves(config, opened.open_data(config))
+  np.testing.assert_array_equal(read.means, wanted.means)
+  np.testing.assert_array_equal(read.stds, wanted.stds)
+  assert meta['class_names'] == list(detection_cases.CLASSES)
 
 
 def test_fully_connected_layers_of_other_maps_are_drawn(voc, weights, tmp_path):
