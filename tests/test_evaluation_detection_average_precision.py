@@ -269,3 +269,9 @@ def test_intervals_hold_the_figure_and_pairs_are_narrower():
   assert 0 < from_ < difference < to and to - from_ < high - low
   with pytest.raises(ValueError, match='not judged on the same images'):
     bootstrap.compare(scores, ap.judge_classes(*make_test(200, seed=1)))
+
+
+def test_an_interval_leaves_out_draws_without_a_figure():
+  low, high = bootstrap.interval(np.array([math.nan, 0.2, math.nan, 0.2]))
+  assert (low, high) == pytest.approx((0.2, 0.2))
+  assert all(map(math.isnan, bootstrap.interval(np.full(3, math.nan))))

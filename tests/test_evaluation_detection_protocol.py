@@ -198,13 +198,17 @@ def see_rows(config, params, count=1):
   return scoring.make_score(evaluation, mesh)(devices.replicate(params, mesh), lambda: False)
 
 
-def test_detections_depend_on_no_batch_size_and_no_number_of_devices(finished):
+def test_detections_depend_on_no_batch_no_canvas_and_no_number_of_devices(finished):
   workdir, config = finished
   params = checkpoints.read_params(workdir / 'pretrained', step='2')
   params['cls_score']['kernel'] = 30 * params['cls_score']['kernel']  # scores away from ties
   first, *others = (
-    see_rows(change(config, eval_batch_size=size, baseline=False), params, count)
-    for size, count in ((2, 1), (1, 1), (4, 2))
+    see_rows(
+      change(config, eval_batch_size=size, baseline=False, **{'images.canvases': most}),
+      params,
+      count,
+    )
+    for size, count, most in ((2, 1, 1), (1, 1, 2), (4, 2, 1))
   )
   assert first['found'].shape == (6, 2, 10, 5) and first['record'].tolist() == list(range(6))
   for other in others:
@@ -287,6 +291,7 @@ BAD_FIELDS = [
   ({'images.canvases': 7}, 'images.canvases = 7: at most 6'),
   ({'test.per_class': 0}, 'test.per_class = 0: at least 1'),
   ({'test.suppress_overlap': 0.0}, 'test.suppress_overlap = 0.0: at least 0.01'),
+  ({'model.fc6_features': 0}, 'model.fc6_features = 0: at least 1'),
   ({'locked_convolutions': 6}, 'locked_convolutions = 6: at most 5'),
   ({'proposals.keep': -1}, 'proposals.keep = -1: at least 0'),
   ({'magic_init': 'lsuv'}, "magic_init = 'lsuv' is unknown"),
@@ -371,6 +376,21 @@ def copy_folder(voc, to, change):
 )
 def test_bad_annotations_are_refused_before_any_training(voc, tmp_path, change, words):
   check_refused(copy_folder(voc, tmp_path / 'VOC2007', change), words)
+
+
+@pytest.mark.parametrize('classes', [('dog',), ('cat', 'dog')])
+def test_a_test_of_difficult_objects_alone_is_refused(voc, tmp_path, classes):
+  shutil.copytree(voc, tmp_path / 'VOC2007')
+  for index, shown in enumerate(detection_cases.OBJECTS):
+    marked = [(name, box, mark or name in classes) for name, box, mark in shown]
+    detection_cases.write_annotation(tmp_path / 'VOC2007', f'val{index}', marked)
+  config = detection_cases.make_config(tmp_path / 'VOC2007')
+  check_refused(config, f'all test objects of {len(classes)} of the 2 classes are .*difficult')
+  config.data.allow_empty_classes = True
+  if len(classes) == 1:
+    voc_detection.open_task(config)
+  else:
+    check_refused(config, 'all test objects of 2 of the 2 classes are marked as difficult')
 
 
 def test_weights_without_a_whole_trunk_are_refused(voc, weights, tmp_path):

@@ -80,7 +80,7 @@ def open_objects(
     on_bad_box: what to do about a box that is reversed, not finite, under 2 px wide or high, or
       partly outside its image: 'fail', or 'clip', which cuts it to the image and drops what cannot
       be cut, each with a note.
-    allow_empty_classes: the test may show no object of a class.
+    allow_empty_classes: the test may show no object of a class, or difficult ones alone.
 
   Returns:
     The training split, the test split, the sorted names of the classes.
@@ -113,6 +113,7 @@ def open_objects(
   shown = [tuple(sorted({name for each in part for name in each.names})) for part in read]
   kept = [tuple(sorted({name for each in part for name in each.names})) for part in mended]
   _check_classes(opened, shown, kept, allow_empty=allow_empty_classes)
+  _check_counted(mended[1], kept[1], allow_empty=allow_empty_classes)
   numbers = {name: number for number, name in enumerate(shown[0])}
   training, testing = (
     Split(
@@ -149,6 +150,22 @@ def _check_classes(
         f'no box of {len(lost)} of the {len(before)} classes of the {where} can be used: '
         f'{", ".join(lost[: splits.NAMED])}'
       )
+
+
+def _check_counted(
+  testing: Sequence[voc_annotations.Annotation], names: Sequence[str], *, allow_empty: bool
+) -> None:
+  """Refuses a test whose objects of a class are all difficult: they count as no objects."""
+  counted = {
+    name for each in testing for name, difficult in zip(each.names, each.difficult) if not difficult
+  }
+  without = [name for name in names if name not in counted]
+  if without and not (allow_empty and counted):
+    hint = '; data.allow_empty_classes=True scores the others' if counted else ''
+    raise SourceError(
+      f'all test objects of {len(without)} of the {len(names)} classes are marked as difficult, '
+      f'which do not count: {", ".join(without[: splits.NAMED])}{hint}'
+    )
 
 
 def _read_source(source: voc.VocSource) -> list[voc_annotations.Annotation]:

@@ -30,6 +30,7 @@ CHART = 'average_precision.png'
 LIMITS = {
   **feed.LIMITS,
   **alexnet.LIMITS,
+  'model.fc6_features': (1, 2**20),
   'locked_convolutions': (0, 5),
   'proposals.keep': (0, 10**6),
   'images.longest_px': (32, 8192),

@@ -29,8 +29,12 @@ def draw_means(scores: average_precision.Scores, *, draws: int = 1000, seed: int
 
 
 def interval(means: np.ndarray) -> tuple[float, float]:
-  """Returns the 95 % interval of what `draw_means` returns, or of the difference of two."""
-  low, high = np.nanquantile(means, (0.025, 0.975))
+  """Returns the 95 % interval of what `draw_means` returns, or of the difference of two.
+
+  Draws without a figure are left out; nan where all are.
+  """
+  known = means[~np.isnan(means)]
+  low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (math.nan, math.nan)
   return float(low), float(high)
 
 

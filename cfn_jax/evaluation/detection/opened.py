@@ -59,7 +59,7 @@ def open_data(config: ml_collections.ConfigDict) -> Opened:
   if one_list and config.proposals.test:
     raise CfnError(
       f"proposals.test = '{config.proposals.test}': the test is a part of the list of training "
-      '(data.val_split is empty), so proposals.train holds its proposals too'
+      '(data.val_split is empty), so proposals.train holds its proposals too; leave this one empty'
     )
   where = {'train': config.proposals.train, 'test': config.proposals.test}
   opened = [
