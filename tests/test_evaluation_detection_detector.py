@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cfn_jax.data import boxes
-from cfn_jax.evaluation import trunks, voc_detection
+from cfn_jax.evaluation import trunks
 from cfn_jax.evaluation.detection import (
   average_precision,
   detector,
@@ -238,7 +238,7 @@ def test_a_test_at_five_scales_sees_each_region_as_a_test_at_its_scale_does(voc,
   )
   data = opened.open_data(config)
   (trunk,) = trunks.open_compared(config).values()
-  made = voc_detection.make_detector(config, data.class_names, MOVES, trunk, drawn=False)
+  made = detector.make_detector(config, data.class_names, MOVES, trunk, drawn=False)
   params = made.init(0)
   params['cls_score']['kernel'] = 100 * params['cls_score']['kernel']
   see = jax.jit(made.see)

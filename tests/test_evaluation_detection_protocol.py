@@ -240,7 +240,7 @@ def test_fresh_layers_start_with_outputs_of_unit_variance(voc, weights):
   moves, started = opened.measure_moves(config, data), trunks.open_compared(config)
   for name, fresh in (('pretrained', ()), ('random', (*weights_lib.CONVOLUTIONS, 'fc6', 'fc7'))):
     drawn = name == 'random'
-    plain = voc_detection.make_detector(config, data.class_names, moves, started[name], drawn=drawn)
+    plain = detector.make_detector(config, data.class_names, moves, started[name], drawn=drawn)
     made = magic_init.add(plain, 'fresh', data.training.reader, seed=0)
     params = made.init(0)
     whole = views.MakeViews('whole', made.view_px, 0, 'squash', mirror=False)
