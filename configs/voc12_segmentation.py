@@ -1,7 +1,6 @@
 """VOC segmentation: mean IoU of FCN-AlexNet-32s whose convolutions were pretrained.
 
-  voc12_segmentation.py          VOC2012, train and val: images at their own size
-  voc12_segmentation.py:sbd      SBD's train, VOC2011's val without it: the framework's figures
+  voc12_segmentation.py          VOC2012, train and val, or SBD's train (data.sbd_root)
   voc12_segmentation.py:small    a VOC folder of small images: on a CPU
 
 `--config.weights=PATH` names a workdir, a step, or a file of weights; see docs/segmentation.md. The
@@ -14,7 +13,7 @@ from configs import training
 
 
 def get_config(variant: str = '') -> ml_collections.ConfigDict:
-  """Builds the config of a variant; '' trains on VOC2012 alone."""
+  """Builds the config of a variant; '' is the framework's."""
   return training.choose(_paper(), variant, VARIANTS)
 
 
@@ -35,7 +34,7 @@ def _paper() -> ml_collections.ConfigDict:
   d.val_split = 'val'  # as split, for the test
   d.val_fraction = 0.2  # held out by a hash of the names where neither of these is named
   d.val_max_images = 0  # test on at most this many, a random subset; 0: on all
-  d.sbd_root = ''  # SBD's folder (benchmark_RELEASE): its train list trains; '': split does
+  d.sbd_root = ''  # SBD's folder (benchmark_RELEASE): its list `split` trains; '': root's
   d.shared_images = 'leave_test'  # in both: 'leave_test' (seg11valid) or 'leave_training'
   d.more_masks = ''  # a folder beside SegmentationClass whose images of Main/<split> train too
   d.allow_empty_classes = False  # True: a class that no test image shows is skipped and named
@@ -62,11 +61,6 @@ def _paper() -> ml_collections.ConfigDict:
   return c
 
 
-def _sbd(c: ml_collections.ConfigDict) -> None:
-  """Needs data.sbd_root, and VOC2011 as data.root for its 736 images."""
-  c.data.split = ''
-
-
 def _small(c: ml_collections.ConfigDict) -> None:
   """For weights of cfn.py:small: images with a short side of 160 px, narrow fc6 and fc7."""
   c.data.num_workers = 0
@@ -86,4 +80,4 @@ def _small(c: ml_collections.ConfigDict) -> None:
   c.test.watched_images = 100
 
 
-VARIANTS = {'sbd': _sbd, 'small': _small}
+VARIANTS = {'small': _small}

@@ -29,7 +29,7 @@ CONFIGS = {
   'frozen_layers': ('', 'small'),
   'voc07_classification': ('', 'small'),
   'voc07_detection': ('', 'single_scale', 'small'),
-  'voc12_segmentation': ('', 'sbd', 'small'),
+  'voc12_segmentation': ('', 'small'),
   'recognition': ('', 'alexnet', 'small', 'small_alexnet'),
   'alexnet_to_jigsaw': ('', 'small'),
   'linear_probe': ('', 'zhang', 'goyal', 'voc07', 'small', 'small_voc'),
