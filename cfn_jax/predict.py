@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
   out = places.resolve(flags.out, '--out')
   places.make_folder(out, '--out')
   devices.check_platform()
-  config.update(eval_batch_size=flags.batch, num_devices=1)
+  config.eval_batch_size = flags.batch
   module = importlib.import_module(TASKS[config.task])
   try:
     told = module.predict(

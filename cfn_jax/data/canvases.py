@@ -119,7 +119,7 @@ def tell(canvases: np.ndarray) -> str:
 def place(image: np.ndarray, sides: np.ndarray, canvas: tuple[int, int]) -> np.ndarray:
   """Resizes an image uint8 `[H, W, 3]` to sides `[2]`, bilinearly, on a black canvas."""
   height, width = sides.tolist()
-  # Deviation: images are resized as bytes; fast-rcnn resizes floats: half a grey level at most.
+  # Deviation: images are resized as bytes: fast-rcnn resizes floats, half a grey level apart.
   made = np.zeros((*canvas, 3), np.uint8)
   made[:height, :width] = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
   return made

@@ -83,7 +83,7 @@ class FastRcnn(nn.Module):
     run = nn.remat(run) if self.trunk.remat else run
     together = images.reshape(-1, *images.shape[2:])  # [B * L, H, W, C]
     extents = extents.reshape(-1, 2)
-    # Deviation: maps are cut at the edge of each image; fast-rcnn's training sees the zeros that
+    # Deviation: maps are cut at the edge of each image: fast-rcnn's training sees the zeros that
     # fill a batch up.
     maps = run(self.trunk, trunks.cut(together, extents), extents)
     return maps.reshape(*images.shape[:2], *maps.shape[1:])

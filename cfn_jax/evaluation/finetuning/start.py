@@ -36,6 +36,8 @@ class Start:
     loaded: layers that start as given; the others are drawn.
     locked: layers that take neither gradient nor decay.
     rescale: changes the drawn parameters before the first step (magic_init).
+    padding: conv1's, as it is told to those who read the weights of a checkpoint: that of the given
+      weights, where the network has one of its own; -1: the network's.
   """
 
   network: Any
@@ -48,6 +50,7 @@ class Start:
   loaded: tuple[str, ...] = ()
   locked: tuple[str, ...] = ()
   rescale: Callable[[Params], Params] | None = None
+  padding: int = -1
 
   def shapes(self) -> Any:
     """Returns the shapes of the parameters."""
@@ -89,7 +92,8 @@ class Start:
 
   def describe(self) -> dict[str, Any]:
     """Returns what a checkpoint says of the network, for transfer/."""
-    return self.network.trunk.describe() | {'input': self.input_record.to_json()}
+    told = self.network.trunk.describe() | {'input': self.input_record.to_json()}
+    return told if self.padding < 0 else told | {'padding': self.padding}
 
   def identify(self) -> dict[str, Any]:
     """Returns all that training depends on besides images and config, as plain values."""
@@ -145,6 +149,7 @@ def read_config(
     'input_record': placed.input,
     'initial': figures.Initial(model.init, placed.order),
     'fc_init': model.fc_init,
+    'padding': placed.padding,
     'given': params,
     'loaded': () if fresh else tuple(layer for layer in weights_lib.LAYERS if layer in params),
     'locked': weights_lib.CONVOLUTIONS[: config.locked_convolutions],

@@ -107,6 +107,7 @@ def make_run(
 
 def make_training(config: ml_collections.ConfigDict, masks: voc_masks.Split) -> feed.Feed:
   """Builds what feeds the training."""
+  # Deviation: each epoch shows each image once: the framework draws images with replacement.
   mirrored = config.images.mirror
   frames = canvases.TrainingFrames(
     canvases.Sizes.as_they_are(masks.sizes),
