@@ -7,6 +7,7 @@ import re
 import struct
 import zlib
 
+import cv2
 import mask_cases
 import numpy as np
 import pytest
@@ -127,6 +128,8 @@ def test_files_that_are_no_masks_are_named_with_what_helps():
   deep = MASK.astype(np.uint16)
   deep[2, 1] = 300
   assert '300 at x = 1, y = 2' in refuse_file(mask_cases.encode(deep))
+  wide = cv2.imencode('.png', COLOURED.astype(np.uint16) * 257)[1].tobytes()
+  assert '16 bits a channel' in refuse_file(wide)
   clear = np.dstack([COLOURED, np.where(MASK == 255, 0, 255).astype(np.uint8)])
   assert 'transparent at x = 21, y = 0' in refuse_file(mask_cases.encode(clear))
   assert 'GTinst' in refuse_file(mask_cases.encode_mat(MASK, name='GTinst'))
@@ -186,9 +189,9 @@ def test_sbd_trains_and_what_it_shares_leaves_one_of_the_splits(tmp_path, inside
   assert training.source.names[0] == 'img/a.jpg' and names[0] == 'background' and len(names) == 21
   np.testing.assert_array_equal(training.mask(1), mask_cases.make_mask(0, 3))
   assert testing.notes == [
-    'JPEGImages/b.jpg is left out: it is in the list of the training too',
+    'JPEGImages/b.jpg is left out: the list of the training holds it too',
   ]
-  assert '1 images; 1 left out' in testing.source.description
+  assert '1 images; 1 left out that the list of the training holds' in testing.source.description
   assert testing.listed == ('b', 'd')
   training, testing, _ = read(voc, sbd_root=str(sbd / inside), shared_images='leave_training')
   assert training.stems() == ['a'] and testing.stems() == ['b', 'd']
@@ -221,6 +224,7 @@ def test_more_masks_add_images_of_neither_list(root):
   np.testing.assert_array_equal(training.mask(2), mask_cases.make_mask(1, 2))
   assert '4 images, 2 with masks of More' in training.source.description
   assert training.listed == ('a', 'b') and not testing.notes
+  assert read(root, more_masks='./More/')[0].source.description == training.source.description
   # A list may itself name images whose masks lie there; the test may not.
   mask_cases.write(root, 'ImageSets/Segmentation/train_aug.txt', ['a', 'f'])
   assert read(root, split='train_aug', more_masks='More')[0].stems() == ['a', 'f']

@@ -24,15 +24,13 @@ class Chosen(NamedTuple):
   notes: list[str]
   told: str = ''
 
-  def without(self, left: Sequence[str], reason: str) -> 'Chosen':
-    """Leaves images out, and says so."""
+  def without(self, left: Sequence[str], other: str) -> 'Chosen':
+    """Leaves out images that the other split lists too, and says so."""
     files = dict(self.files)
-    notes = [f'{files.pop(stem)[0]} is left out: {reason}' for stem in left]
-    return self._replace(
-      files=files,
-      notes=[*self.notes, *notes],
-      told=self.told + (f'; {len(left):,} left out: {reason}' if left else ''),
-    )
+    why = f'the list of the {other} holds it too'
+    notes = [f'{files.pop(stem)[0]} is left out: {why}' for stem in left]
+    told = f'; {len(left):,} left out that the list of the {other} holds too' if left else ''
+    return self._replace(files=files, notes=[*self.notes, *notes], told=self.told + told)
 
 
 def choose_splits(
@@ -115,9 +113,9 @@ def _part(
     del extended.files[stem]
   left = [stem for stem in testing.files if stem in shared and stem not in extra]
   if shared_images == LEAVE_TEST:
-    testing = testing.without(left, 'it is in the list of the training too')
+    testing = testing.without(left, 'training')
   else:
-    extended = extended.without(left, 'it is in the list of the test too')
+    extended = extended.without(left, 'test')
   for each in (extended, testing):
     if left and not each.files:
       raise SourceError(

@@ -8,6 +8,7 @@ and `classes.txt` for classes of one's own. SBD (`benchmark_RELEASE`, or its `da
 import dataclasses
 import functools
 import hashlib
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -119,6 +120,7 @@ def open_masks(
   Raises:
     SourceError: what is wrong, where, and what would be right.
   """
+  more_masks = more_masks and pathlib.PurePath(more_masks).as_posix()
   training, testing = mask_splits.choose_splits(
     root=root,
     split=split,
@@ -174,7 +176,7 @@ def _read_all(opened: Sequence[Split]) -> list[np.ndarray]:
   splits.check_held_out(*(each.source for each in opened))
   faults, total = [], sum(map(len, opened))
   seen = [np.zeros(256, bool) for _ in opened]
-  with terminal.make_bar(total=total, desc='masks', unit='mask', leave=False) as bar:
+  with terminal.make_bar(total=total, desc='masks', unit='mask', leave=False, delay=3) as bar:
     for each, shown in zip(opened, seen):
       for index in range(len(each)):
         try:
