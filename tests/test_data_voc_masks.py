@@ -79,7 +79,7 @@ def test_every_form_says_the_same_numbers(data):
   np.testing.assert_array_equal(found, MASK)
 
 
-def pack(mask, bits, colour_type):
+def pack(mask, bits, colour_type, size=None):
   """Writes a PNG whose pixels have 1, 2 or 4 bits, by its specification."""
   rows = np.unpackbits(mask[..., None], axis=2)[..., 8 - bits :].reshape(len(mask), -1)
   scanlines = b''.join(b'\0' + np.packbits(row).tobytes() for row in rows)
@@ -87,7 +87,8 @@ def pack(mask, bits, colour_type):
   def chunk(kind, data):
     return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
 
-  head = struct.pack('>IIBBBBB', mask.shape[1], mask.shape[0], bits, colour_type, 0, 0, 0)
+  sides = size or mask.shape[::-1]
+  head = struct.pack('>IIBBBBB', *sides, bits, colour_type, 0, 0, 0)
   palette = chunk(b'PLTE', mask_files.COLOURS[: 2**bits].tobytes()) if colour_type == 3 else b''
   data = chunk(b'IDAT', zlib.compress(scanlines))
   return b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', head) + palette + data + chunk(b'IEND', b'')
@@ -130,6 +131,8 @@ def test_files_that_are_no_masks_are_named_with_what_helps():
   assert '300 at x = 1, y = 2' in refuse_file(mask_cases.encode(deep))
   wide = cv2.imencode('.png', COLOURED.astype(np.uint16) * 257)[1].tobytes()
   assert '16 bits a channel' in refuse_file(wide)
+  huge = pack(np.zeros((1, 8), np.uint8), 1, 0, size=(60_000, 60_000))
+  assert '60000 x 60000 px is more than the limit' in refuse_file(huge)
   clear = np.dstack([COLOURED, np.where(MASK == 255, 0, 255).astype(np.uint8)])
   assert 'transparent at x = 21, y = 0' in refuse_file(mask_cases.encode(clear))
   assert 'GTinst' in refuse_file(mask_cases.encode_mat(MASK, name='GTinst'))

@@ -6,6 +6,7 @@ here.
 """
 
 import io
+import struct
 
 import numpy as np
 from PIL import Image
@@ -71,13 +72,13 @@ def _decode_png(data: bytes) -> np.ndarray:
   fault = png.fault(data)
   if fault:
     raise SourceError(f'{fault}; replace it')
-  depth, colour_type = data[24], data[25]
+  width, height, depth, colour_type = struct.unpack_from('>IIBB', data, 16)
+  if width * height > images.MAX_PIXELS:
+    raise SourceError(
+      f'{width} x {height} px is more than the limit of {images.MAX_PIXELS:,} pixels; make the '
+      'mask and its image smaller'
+    )
   with Image.open(io.BytesIO(data), formats=('PNG',)) as picture:
-    if picture.width * picture.height > images.MAX_PIXELS:
-      raise SourceError(
-        f'{picture.width} x {picture.height} px is more than the limit of {images.MAX_PIXELS:,} '
-        'pixels; make the mask and its image smaller'
-      )
     values = np.array(picture)
   if colour_type == _GREY and 1 < depth < 8:  # Pillow spreads such numbers over 0..255
     values //= 255 // (2**depth - 1)

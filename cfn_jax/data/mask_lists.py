@@ -88,7 +88,8 @@ def list_files(place: Place, split: str, *, field: str, more_masks: str = '') ->
   Raises:
     SourceError: the list is not there or empty; images or masks that are not there.
   """
-  masks = _choose_masks(place.index_masks(place.masks))
+  own = place.index_masks(place.masks)
+  masks = _choose_masks(own)
   if place.has_lists() or split:
     path = _find_list(place, split, field=field)
     wanted = [line for line in text_lists.read_lines(path) if line]
@@ -102,7 +103,7 @@ def list_files(place: Place, split: str, *, field: str, more_masks: str = '') ->
   _refuse_missing(wanted, images, f'{place.root / place.images}', path)
   lacking = [stem for stem in wanted if stem not in masks]
   if lacking:
-    others = place.index_masks(place.masks).get(lacking[0], ())
+    others = own.get(lacking[0], ())
     hint = f' (there is {others[0]}; {mask_files.READ})' if others else ''
     _refuse_missing(wanted, masks, f'{place.root / place.masks}{hint}', path, what='masks')
   return _pair(place, wanted, images, masks)
