@@ -199,6 +199,7 @@ def test_sbd_trains_and_what_it_shares_leaves_one_of_the_splits(tmp_path, inside
   training, testing, _ = read(voc, sbd_root=str(sbd / inside), shared_images='leave_training')
   assert training.stems() == ['a'] and testing.stems() == ['b', 'd']
   assert '; 1 left out' in training.source.description and 'b.jpg' in training.notes[0]
+  assert 'there are val' in refuse(voc, sbd_root=str(sbd), val_split='')  # root is the test
 
 
 def test_sbd_alone_has_lists_of_its_own(tmp_path):

@@ -143,6 +143,7 @@ def test_the_interval_holds_the_mean_and_narrows_with_images():
     assert low < confusion.measure(histograms.sum(0)).mean_iou < high
     widths.append(high - low)
   assert 2.5 < widths[0] / widths[1] < 6.5  # the root of 16 is 4
+  assert confusion.interval(np.append(np.arange(1001), np.nan)) == (25, 975)
   empty = np.zeros((3, 6, 6), np.int64)
   assert np.isnan(confusion.interval(confusion.draw_means(empty, draws=5))).all()
 

@@ -136,6 +136,8 @@ def test_an_overlay_mixes_regions_and_draws_their_edges():
   assert (mixed[:, 2] == COLOURS[2]).all()
   assert (mixed[:, 3:] == [50, 114, 50]).all()
   np.testing.assert_array_equal(segmentations.overlay(image, mask.T), mixed.swapaxes(0, 1))
+  mask[:, :2] = 1
+  assert (segmentations.overlay(image, mask)[:, 1] == COLOURS[1]).all()
 
 
 def test_the_legend_says_the_part_of_each_class(tmp_path, drawn):
