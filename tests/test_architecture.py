@@ -76,6 +76,7 @@ ROOMS = {
     'evaluation/finetuning/',
   },
   'evaluation/segmentation/confusion': set(),
+  'evaluation/segmentation/transform': {'data'},
   'evaluation/segmentation/mask_pngs': {'data/mask_files'},
   'evaluation/finetuning/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/finetuning/'},
   'evaluation/puzzles/': {
@@ -146,6 +147,7 @@ LOADER_MODULES = (
   'cfn_jax.data.voc_masks',
   'cfn_jax.data.voc_objects',
   'cfn_jax.evaluation.detection.transform',
+  'cfn_jax.evaluation.segmentation.transform',
   'cfn_jax.inpainting.transform',
 )
 

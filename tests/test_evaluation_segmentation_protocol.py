@@ -228,7 +228,7 @@ def test_predict_writes_the_masks_of_the_test_again(finished, voc, tmp_path, cap
     ({'data.shared_images': 'both'}, 'data.shared_images'),
     ({'weights': 'nowhere.npz'}, 'nowhere.npz'),
     ({'locked_convolutions': 6}, 'locked_convolutions = 6: at most 5'),
-    ({'model.init': 'caffe', 'model.fc_init': 'xavier'}, 'xavier'),
+    ({'model.fc_init': 'xavier'}, 'xavier'),
   ],
 )
 def test_bad_input_is_named_before_any_training(voc, fields, message):

@@ -74,8 +74,7 @@ def draw_layer(
   name: str, shape: tuple[int, int], *, fc_init: str, seed: int
 ) -> dict[str, np.ndarray]:
   """Draws a fully connected layer `[in, out]`: a pure function of (seed, name, shape, fc_init)."""
-  if fc_init not in FC_INITS:
-    raise WeightsError(f"fc_init = '{fc_init}' is unknown: one of {', '.join(FC_INITS)}")
+  check_fc_init(fc_init)
   # Deviation: fresh fully connected layers: the paper's "mean 0.1, std 0.001" is read as biases of
   # 0.1 and weights of mean 0; weights of mean 0.1 ('paper') make all units of a layer alike.
   initial = figures.Initial(fc_init, 'alexnet') if fc_init in figures.INITS else None
@@ -87,6 +86,12 @@ def draw_layer(
   kernel *= np.float32(std)
   kernel += np.float32(mean)
   return {'kernel': kernel, 'bias': np.full(shape[1], bias, np.float32)}
+
+
+def check_fc_init(fc_init: str) -> None:
+  """Raises WeightsError for an unknown start of fully connected layers."""
+  if fc_init not in FC_INITS:
+    raise WeightsError(f"fc_init = '{fc_init}' is unknown: one of {', '.join(FC_INITS)}")
 
 
 def report(ours: Mapping[str, Any], theirs: Mapping[str, Any], taken: Collection[str]) -> str:
@@ -103,11 +108,11 @@ def report(ours: Mapping[str, Any], theirs: Mapping[str, Any], taken: Collection
 def name_layers(layers: Iterable[str]) -> str:
   """Names some layers: 'conv1..conv5', 'fc6, fc7'."""
   layers = list(layers)
-  convolutions = [name for name in weights_lib.CONVOLUTIONS if name in layers]
-  whole = tuple(convolutions) == weights_lib.CONVOLUTIONS[: len(convolutions)]
-  if len(convolutions) > 2 and whole:
-    others = [name for name in layers if name not in convolutions]
-    return ', '.join([f'{convolutions[0]}..{convolutions[-1]}', *others])
+  known = weights_lib.CONVOLUTIONS
+  own = [known.index(name) for name in layers if name in known]
+  if len(own) > 2 and max(own) - min(own) == len(own) - 1:
+    others = [name for name in layers if name not in known]
+    return ', '.join([f'{known[min(own)]}..{known[max(own)]}', *others])
   return ', '.join(layers) or 'nothing'
 
 

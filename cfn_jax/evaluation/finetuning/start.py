@@ -66,6 +66,8 @@ class Start:
     Raises:
       ValueError: layers are drawn for inputs of another scale than those of the record.
     """
+    if self.fc_init:
+      surgery.check_fc_init(self.fc_init)
     surgery.merge(self.shapes(), self.given, self.loaded)
     drawn = {name for name in self.shapes() if name not in self.loaded} - figures.OUTPUTS
     connected = drawn & set(weights_lib.FULLY_CONNECTED) if self.fc_init else set()
