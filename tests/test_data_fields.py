@@ -63,8 +63,10 @@ def test_no_split_of_imagenet_stands_beside_records_that_do_not_read_it(tmp_path
 
 @pytest.mark.parametrize('source', ['tfds', 'voc'])
 def test_a_second_folder_without_its_list_is_refused(source, tmp_path):
-  with pytest.raises(SourceError, match=r"data\.val_split is empty: data\.val_root = 'other'"):
-    sources.open_sources(source=source, root=str(tmp_path), split='a:train', val_root='other')
+  other = tmp_path / 'other'
+  (other / 'ImageSets' / 'Main').mkdir(parents=True)
+  with pytest.raises(SourceError, match=r"data\.val_split is empty: data\.val_root = '.*other'"):
+    sources.open_sources(source=source, root=str(tmp_path), split='a:train', val_root=str(other))
 
 
 @pytest.mark.parametrize('field', ['root', 'val_root'])

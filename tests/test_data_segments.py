@@ -17,6 +17,7 @@ from cfn_jax.data import boxes as geometry
 from cfn_jax.data import grid, images, prepare_proposals, proposals, segments
 from cfn_jax.data.images import BadImage
 from cfn_jax.data.parts import PrepareError
+from cfn_jax.data.record import SourceError
 from cfn_jax.errors import CfnError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -287,7 +288,7 @@ def test_the_command_makes_the_proposals_of_a_list(voc, tmp_path):
     ({'out': 'p.mat'}, r'--out=\S*p\.mat: the name has to end in \.npz'),
     ({'num_workers': -1}, '--workers=-1: at least 0'),
     ({'root': 'x'}, 'give either --images, or --root and --split'),
-    ({'images': '', 'root': 'x'}, 'give either --images, or --root and --split'),
+    ({'images': '', 'root': '/no'}, '/no is no VOC folder'),
     ({'images': ''}, 'give either --images, or --root and --split'),
     ({'images': '', 'root': '/no', 'split': 'train'}, '/no is no VOC folder'),
     ({'images': '/no'}, 'there is no folder /no'),
@@ -304,5 +305,5 @@ def test_bad_input_is_refused_before_anything_is_written(settings, reason, pictu
 
 def test_two_images_of_one_name_are_refused(pictures, tmp_path):
   (pictures / '01.png').write_bytes((pictures / '00.png').read_bytes())
-  with pytest.raises(PrepareError, match=r'01\.png and below/01\.png have the same name'):
+  with pytest.raises(SourceError, match=r'01\.png and below/01\.png have the same name'):
     make(pictures, tmp_path / 'p.npz')

@@ -136,11 +136,12 @@ def test_given_layers_start_as_given_and_conv1_stays(finished, weights):
 
 def test_a_checkpoint_says_by_which_moves_its_boxes_are_normalised(finished):
   workdir, config = finished
-  meta = step_folders.read_meta(workdir / 'pretrained' / 'checkpoints' / '2')
-  read = detector.read_moves(meta['network'])
+  folder = workdir / 'pretrained' / 'checkpoints' / '2'
+  meta = step_folders.read_meta(folder)
+  read = detector.rebuild(folder, config, meta)
   wanted = opened.measure_moves(config, opened.open_data(config))
-  np.testing.assert_array_equal(read.means, wanted.means)
-  np.testing.assert_array_equal(read.stds, wanted.stds)
+  np.testing.assert_array_equal(read.moves.means, wanted.means)
+  np.testing.assert_array_equal(read.moves.stds, wanted.stds)
   assert meta['class_names'] == list(detection_cases.CLASSES)
 
 
@@ -179,6 +180,7 @@ def test_detections_do_not_depend_on_where_the_test_objects_are(finished, voc, t
   assert figures['pretrained']['per_class'] != before['per_class']
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_as_if_it_had_not_been(finished, tmp_path):
   workdir, config = finished
   for steps in (1, 2):
@@ -198,6 +200,7 @@ def see_rows(config, params, count=1):
   return scoring.make_score(evaluation, mesh)(devices.replicate(params, mesh), lambda: False)
 
 
+@pytest.mark.slow
 def test_detections_depend_on_no_batch_no_canvas_and_no_number_of_devices(finished):
   workdir, config = finished
   params = checkpoints.read_params(workdir / 'pretrained', step='2')

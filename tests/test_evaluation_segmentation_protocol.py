@@ -117,6 +117,7 @@ def test_masks_of_the_test_reach_no_answer(finished, voc, tmp_path):
     np.testing.assert_array_equal(after[stem], answer)
 
 
+@pytest.mark.slow
 def test_figures_depend_on_no_batch_size_and_no_number_of_devices(finished, voc):
   config = finished[1]
   for fields in ({'eval_batch_size': 3}, {'eval_batch_size': 2, 'num_devices': 2}):
