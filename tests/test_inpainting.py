@@ -262,6 +262,7 @@ def test_evaluations_and_converters_take_the_trunk_and_name_what_they_leave(trai
   np.testing.assert_array_equal(again.params['conv3']['kernel'], loaded.params['conv3']['kernel'])
 
 
+@pytest.mark.slow
 def test_a_run_resumes_bit_for_bit_and_refuses_another_mask(trained, tmp_path):
   config, _, found = trained
   half = make_config(num_steps=1)

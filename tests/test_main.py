@@ -343,6 +343,7 @@ def test_a_set_from_a_file_is_the_one_that_trains(tmp_path):
   assert np.array_equal(np.load(workdir / 'permutations.npy'), given)
 
 
+@pytest.mark.slow
 def test_a_diverging_run_stops_with_step_records_and_picture(tmp_path):
   workdir = tmp_path / 'workdir'
   result = run(*SMALL, '--config.learning_rate=1e20', f'--workdir={workdir}')

@@ -123,7 +123,12 @@ def test_bad_input_of_the_module_itself_exits_with_2():
 
 
 @pytest.mark.parametrize(
-  'extra', [['--num=40'], ['--num=40', '--grid=4'], ['--num=2', '--grid=2x3']]
+  'extra',
+  [
+    ['--num=40'],
+    pytest.param(['--num=40', '--grid=4'], marks=pytest.mark.slow),
+    pytest.param(['--num=2', '--grid=2x3'], marks=pytest.mark.slow),
+  ],
 )
 def test_a_plot_is_drawn(tmp_path, extra):
   path = tmp_path / 'plot.png'

@@ -199,6 +199,7 @@ def test_another_task_or_other_pairs_are_refused_in_the_same_workdir(trained):
       jigsaw_task.open_task(other)(workdir)
 
 
+@pytest.mark.slow
 def test_a_longer_run_resumes(trained, tmp_path_factory):
   config, workdir, _ = trained
   longer = config.copy_and_resolve_references()
