@@ -94,7 +94,7 @@ def _small(c: ml_collections.ConfigDict) -> None:
   c.model.init = c.model.fc_init = 'he'
   c.model.fc6_features = c.model.fc7_features = 256
   c.num_steps = 4_000
-  c.learning_rate = 0.005
+  c.learning_rate = 0.02
   c.schedule = 'cosine'
   c.warmup_steps = 100
   c.log_every_steps = 50
