@@ -1,5 +1,6 @@
 """A whole segmentation on a tiny folder: its loss, its solver, its files, its guards."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -14,7 +15,8 @@ from PIL import Image
 from cfn_jax import command, predict
 from cfn_jax.data import mask_files
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import voc_segmentation
+from cfn_jax.evaluation import trunks, voc_segmentation
+from cfn_jax.evaluation.finetuning import magic_init
 from cfn_jax.evaluation.segmentation import confusion, segmenter
 from cfn_jax.models import inputs
 from cfn_jax.training import devices, scoring
@@ -171,6 +173,22 @@ def test_pixels_are_counted_exactly():
   )
   for index in range(2):
     np.testing.assert_array_equal(found[index], confusion.count(label[index], answer[index], 3))
+
+
+def test_pixels_of_a_class_are_counted_exactly_beyond_what_a_float_counts():
+  one = dataclasses.replace(make_given(None), class_names=('nothing',))
+  label = np.zeros((1, 4097, 4097), np.uint8)
+  assert one.count(label, label).tolist() == [[[label.size]]]
+
+
+def test_a_gradient_reaches_each_layer_though_scores_start_at_zero(voc):
+  """By it magic_init calibrates layers."""
+  config = make_config(voc)
+  trunk = trunks.draw_trunk('he', seed=0, width=0.05, order='caffenet')
+  made = segmenter.make_segmenter(config, CLASSES, trunk, drawn=True)
+  images = np.random.default_rng(0).integers(0, 255, (2, 32, 32, 3), dtype=np.uint8)
+  ratios, deviation = magic_init.measure_ratios(made, made.init(0), images, seed=0)
+  assert (ratios > 0).all() and deviation > 0
 
 
 def test_only_the_scores_biases_are_biases_to_the_solver(voc):

@@ -22,6 +22,8 @@ from cfn_jax.models import trunk as trunk_lib
 from cfn_jax.training import optimizer
 from cfn_jax.training import task as tasks
 
+SCORE_STD = 0.01  # of the last layers of other networks
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Segmenter(start.Start):
@@ -40,7 +42,13 @@ class Segmenter(start.Start):
     return found
 
   def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-    """Returns the mean scores `[B, K]` over the pixels of images uint8 `[B, px, px, 3]`."""
+    """Returns the mean scores `[B, K]` over the pixels of images uint8 `[B, px, px, 3]`.
+
+    By random weights of score_fr: through those that it starts with, zeros, no gradient comes back.
+    """
+    score = params['score_fr']
+    kernel = SCORE_STD * jax.random.normal(jax.random.key(0), score['kernel'].shape)
+    params = {**params, 'score_fr': {**score, 'kernel': kernel}}
     extent = jnp.full((len(images), 2), images.shape[1], jnp.int32)
     return jnp.mean(self.see(params, {'image': images, 'extent': extent}, key), axis=(1, 2))
 
@@ -67,12 +75,10 @@ class Segmenter(start.Start):
   def count(self, answer: jax.Array, label: jax.Array) -> jax.Array:
     """Counts the pixels of each class and answer, int32 `[B, K, K]`; unknown ones nowhere."""
     classes = jnp.arange(len(self.class_names))
-    truth, given = (
-      (each.reshape(len(each), -1, 1) == classes).astype(jnp.float32) for each in (label, answer)
-    )
-    # A float32 counts exactly to 16 million, and an image has fewer pixels of a class.
-    pixels = jnp.einsum('bpt,bpa->bta', truth, given, precision=jax.lax.Precision.HIGHEST)
-    return pixels.astype(jnp.int32)
+    truth, given = ((each[..., None] == classes).astype(jnp.float32) for each in (label, answer))
+    # A float32 counts exactly to 16 million: the pixels of a row, not those of any image.
+    rows = jnp.einsum('bhwt,bhwa->bhta', truth, given, precision=jax.lax.Precision.HIGHEST)
+    return jnp.sum(rows.astype(jnp.int32), axis=1)
 
   def labels(self, params: Any) -> Any:
     """Labels parameters for the solver: of all biases only score_fr's are treated as biases."""
