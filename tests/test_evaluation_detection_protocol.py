@@ -352,6 +352,21 @@ def test_one_list_takes_the_proposals_of_training_for_both(voc, tmp_path):
     assert len(split.proposals) == len(split.images.objects) > 0
 
 
+def test_a_second_folder_without_lists_has_proposals_of_its_own(voc, tmp_path):
+  other = tmp_path / 'OTHER'
+  shutil.copytree(voc, other, ignore=shutil.ignore_patterns('ImageSets', 'train*'))
+  boxes = [np.array([[0, 0, 39, 39]], np.float32)] * 6
+  paths = {
+    f'proposals.{which}': str(
+      detection_cases.save_proposals(tmp_path / f'{split}.npz', boxes, split)
+    )
+    for which, split in (('train', 'train'), ('test', 'val'))
+  }
+  fields = {'data.val_root': str(other), 'data.val_split': ''}
+  data = opened.open_data(detection_cases.make_config(voc, **fields, **paths))
+  assert data.testing.images.source.stems() == STEMS and len(data.testing.proposals) == 6
+
+
 def copy_folder(voc, to, change):
   shutil.copytree(voc, to)
   path = to / 'Annotations' / 'val1.xml'

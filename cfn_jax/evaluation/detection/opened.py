@@ -55,11 +55,12 @@ def open_data(config: ml_collections.ConfigDict) -> Opened:
     on_bad_box=d.on_bad_box,
     allow_empty_classes=d.allow_empty_classes,
   )
-  one_list = not d.val_split
+  one_list = not (d.val_root or d.val_split)
   if one_list and config.proposals.test:
     raise CfnError(
       f"proposals.test = '{config.proposals.test}': the test is a part of the list of training "
-      '(data.val_split is empty), so proposals.train holds its proposals too; leave this one empty'
+      '(data.val_root and data.val_split are empty), so proposals.train holds its proposals too; '
+      'leave this one empty'
     )
   where = {'train': config.proposals.train, 'test': config.proposals.test}
   opened = [
