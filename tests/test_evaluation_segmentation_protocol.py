@@ -1,6 +1,7 @@
 """A whole segmentation on a tiny folder: its loss, its solver, its files, its guards."""
 
 import dataclasses
+import io
 import json
 import pathlib
 import shutil
@@ -225,11 +226,15 @@ def test_predict_writes_the_masks_of_the_test_again(finished, voc, tmp_path, cap
   for path in (voc / 'JPEGImages').glob('val*'):
     shutil.copy(path, images)
   (images / 'broken.jpg').write_bytes(b'no picture')
+  whole = io.BytesIO()
+  noise = np.random.default_rng(0).integers(0, 255, (24, 24, 3), dtype=np.uint8)
+  Image.fromarray(noise).save(whole, 'JPEG')
+  (images / 'cut.jpg').write_bytes(whole.getvalue()[:-400])  # another, larger, stands in for it
   out = tmp_path / 'out'
   options = [f'--workdir={workdir / "random"}', f'--images={images}', f'--out={out}']
   predict.main(options)
   told = capsys.readouterr()
-  assert '4 images' in told.out and '1 images could not be read' in told.out
+  assert '4 images' in told.out and '2 images could not be read' in told.out
   assert 'broken.jpg' in told.err
   for stem, answer in read_masks(workdir).items():
     np.testing.assert_array_equal(np.asarray(Image.open(out / 'masks' / f'{stem}.png')), answer)
