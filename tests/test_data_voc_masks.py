@@ -200,6 +200,7 @@ def test_sbd_trains_and_what_it_shares_leaves_one_of_the_splits(tmp_path, inside
   assert training.stems() == ['a'] and testing.stems() == ['b', 'd']
   assert '; 1 left out' in training.source.description and 'b.jpg' in training.notes[0]
   assert 'there are val' in refuse(voc, sbd_root=str(sbd), val_split='')  # root is the test
+  assert 'has no effect' in refuse(voc, sbd_root=str(sbd), val_root=str(voc))
 
 
 def test_sbd_alone_has_lists_of_its_own(tmp_path):
@@ -237,6 +238,8 @@ def test_more_masks_add_images_of_neither_list(root):
   for name in ('Less', '../v/More', str(root / 'More')):
     assert f"data.more_masks = '{name}'" in refuse(root, more_masks=name)
   assert 'set one of them' in refuse(root, more_masks='More', sbd_root=str(root))
+  voc_cases.write_list(root, 'train', ['a', 'c'])  # which the lists of segmentation have
+  assert "data.more_masks = 'More' adds no image" in refuse(root, more_masks='More')
 
 
 def test_masks_that_cannot_be_used_are_told_before_training(root):

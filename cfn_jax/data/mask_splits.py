@@ -45,7 +45,7 @@ def choose_splits(
   more_masks: str,
 ) -> tuple[Chosen, Chosen]:
   """Chooses the images of the training and of the test; see `voc_masks.open_masks`."""
-  _check_fields(root, sbd_root, shared_images, more_masks)
+  _check_fields(root, val_root, sbd_root, shared_images, more_masks)
   where = 'data.sbd_root' if sbd_root else 'data.root'
   place = mask_lists.find_place(sbd_root or root, where)
   if sbd_root and not place.is_sbd:
@@ -58,16 +58,31 @@ def choose_splits(
   else:
     training, testing = _hold_out(training, val_fraction)
   extra = mask_lists.list_more(training.place, split, more_masks)
-  return _part(training, testing, extra, shared_images)
+  training, testing = _part(training, testing, extra, shared_images)
+  used = any(mask.startswith(f'{more_masks}/') for _, mask in training.files.values())
+  if more_masks and not used:
+    raise SourceError(
+      f"data.more_masks = '{more_masks}' adds no image: those of the list '{split}' in "
+      f'{training.place.root}/ImageSets/Main that have a mask there would train, unless a list of '
+      "segmentation names them; set data.more_masks=''"
+    )
+  return training, testing
 
 
-def _check_fields(root: str, sbd_root: str, shared_images: str, more_masks: str) -> None:
+def _check_fields(
+  root: str, val_root: str, sbd_root: str, shared_images: str, more_masks: str
+) -> None:
   if shared_images not in SHARED_IMAGES:
     raise SourceError(
       f"data.shared_images = '{shared_images}': it must be one of {', '.join(SHARED_IMAGES)}"
     )
   if not root and not sbd_root:
     raise SourceError('data.root is empty: it names a VOC folder such as VOCdevkit/VOC2012')
+  if root and val_root and sbd_root:
+    raise SourceError(
+      f'data.root = {root} has no effect: data.sbd_root is the training, data.val_root the test; '
+      "set data.root=''"
+    )
   if more_masks and sbd_root:
     raise SourceError(
       f"data.more_masks = '{more_masks}' is a folder in data.root, whose images do not train where "
