@@ -13,7 +13,7 @@ import test_main
 from PIL import Image
 
 from cfn_jax import convert
-from cfn_jax.data import views
+from cfn_jax.data import pipeline, views
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import trunks, voc_detection
 from cfn_jax.evaluation.detection import average_precision, detector, devkit_files, opened
@@ -259,6 +259,21 @@ def test_fresh_layers_start_with_outputs_of_unit_variance(voc, weights):
         np.testing.assert_allclose(outputs.std(0)[varies], 1, atol=1e-2)
       elif layer in plain.loaded:
         np.testing.assert_array_equal(params[layer]['kernel'], plain.given[layer]['kernel'])
+
+
+def test_loader_processes_have_room_for_batches_on_the_largest_canvas(voc, monkeypatch):
+  scales = {'images.scales_px': (20, 40, 64), 'images.canvases': 6, 'test.scales_px': (40, 64)}
+  config = detection_cases.make_config(voc, **scales)
+  sizes, rooms = [], []
+  for workers in (0, 1):
+    config.data.num_workers = workers
+    run = voc_detection.make_plan(config).runs[0]
+    for batches in (run.task.train_batches(0, 40), run.passes[''].batches()):
+      sizes.append(max((batch['image'].nbytes for batch in batches), default=0))
+    monkeypatch.setattr(  # no process is started, and no batch made
+      pipeline, 'run_over', lambda *_, bytes_each: rooms.append(bytes_each) or (each for each in ())
+    )
+  assert rooms[0] >= sizes[0] > 0 and rooms[1] >= sizes[1] > 0
 
 
 # ---- bad input

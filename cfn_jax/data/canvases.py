@@ -110,6 +110,11 @@ def find(canvases: np.ndarray, sides: np.ndarray) -> tuple[int, int]:
   return height, width
 
 
+def count_pixels(canvases: np.ndarray) -> int:
+  """Returns the pixels of the largest canvas."""
+  return int(np.prod(canvases, axis=1).max())
+
+
 def tell(canvases: np.ndarray) -> str:
   """Writes how many there are, and their heights and widths."""
   sides = ', '.join(f'{height} x {width}' for height, width in canvases.tolist())

@@ -49,7 +49,8 @@ class Visit(NamedTuple):
 class Transform(Protocol):
   """Makes one example of a visit: arrays of fixed shapes. It must pickle.
 
-  For groups of more than one it has `group(visit, count)` too, a list of that many examples.
+  For groups of more than one it has `group(visit, count)` too, a list of that many examples. Where
+  shapes differ from batch to batch it has `nbytes`, of the largest example.
   """
 
   def __call__(self, visit: Visit, /) -> Batch: ...
@@ -250,10 +251,7 @@ def _flatten(
   """Yields one batch after the other, and reports the bad records in them."""
   bytes_each = 0
   if loading.num_workers and len(reader.source):
-    grey = np.zeros((64, 64, 3), np.uint8)  # any image: examples have one size
-    visit = Visit(grey, -1, 0, 'a grey image', streams.make_rng(0, 0), -1)
-    example = _transform(maker.transform, visit, 1)[0]
-    bytes_each = sum(rows.nbytes for rows in example.values()) * len(maker.rows) * maker.group
+    bytes_each = _measure(maker.transform) * len(maker.rows) * maker.group
   made = run_over(numbers, maker, loading, bytes_each=bytes_each)
   try:
     for batches in made:
@@ -267,6 +265,16 @@ def _flatten(
         yield batch
   finally:
     made.close()
+
+
+def _measure(transform: Transform) -> int:
+  """Returns the bytes of the largest example."""
+  known: int | None = getattr(transform, 'nbytes', None)
+  if known is not None:
+    return known
+  grey = np.zeros((64, 64, 3), np.uint8)  # any image: examples have one size
+  example = _transform(transform, Visit(grey, -1, 0, 'a grey image', streams.make_rng(0, 0), -1))
+  return sum(rows.nbytes for rows in example[0].values())
 
 
 def _transform(transform: Transform, visit: Visit, group: int = 1) -> list[Batch]:

@@ -33,6 +33,11 @@ class TrainRegions:
   moves: roles.Moves
   difficult: bool
 
+  @property
+  def nbytes(self) -> int:
+    """Of the largest image, beside which the rest is small."""
+    return 3 * canvases.count_pixels(self.frames.canvases)
+
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
     """Returns the image, and R regions of it with what they show.
 
@@ -95,6 +100,12 @@ class TestRegions:
   frames: canvases.TestFrames
   proposals: proposals.Proposals
   count: int
+
+  @property
+  def nbytes(self) -> int:
+    """Of the largest image at all scales, beside which the rest is small."""
+    levels = self.frames.sizes.sides.shape[1]
+    return 3 * levels * canvases.count_pixels(self.frames.canvases)
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
     """Returns the image and its regions.

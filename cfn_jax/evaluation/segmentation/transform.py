@@ -46,6 +46,11 @@ class ShowMasks:
   frames: canvases.TrainingFrames | canvases.TestFrames
   masks: voc_masks.Split
 
+  @property
+  def nbytes(self) -> int:
+    """Of the largest image and its mask."""
+    return 4 * canvases.count_pixels(self.frames.canvases)
+
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
     """Returns the image, see `ShowImages`, and `label` uint8 `[H, W]`: what each pixel shows.
 
