@@ -12,7 +12,7 @@ import scipy.io
 import test_main
 from PIL import Image
 
-from cfn_jax import convert
+from cfn_jax import convert, predict
 from cfn_jax.data import pipeline, views
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import trunks, voc_detection
@@ -274,6 +274,29 @@ def test_loader_processes_have_room_for_batches_on_the_largest_canvas(voc, monke
       pipeline, 'run_over', lambda *_, bytes_each: rooms.append(bytes_each) or (each for each in ())
     )
   assert rooms[0] >= sizes[0] > 0 and rooms[1] >= sizes[1] > 0
+
+
+def test_predict_finds_what_the_test_found_and_names_damaged_images(
+  finished, voc, tmp_path, capsys
+):
+  workdir, _ = finished
+  images, out = tmp_path / 'images', tmp_path / 'out'
+  images.mkdir()
+  for path in (voc / 'JPEGImages').glob('val*'):
+    shutil.copy(path, images)
+  options = [f'--workdir={workdir / "random"}', f'--images={images}', f'--out={out}', '--score=0']
+  predict.main(options)
+  before = json.loads((workdir / 'random/detections/detections.json').read_text())['images']
+  after = json.loads((out / 'detections.json').read_text())['images']
+  assert after == before
+  assert len(list((out / 'pictures').iterdir())) == 6
+  (images / 'broken.jpg').write_bytes(b'no picture')
+  (images / 'cut.png').write_bytes((images / 'val3.png').read_bytes()[:-2000])
+  capsys.readouterr()
+  predict.main([*options, '--proposals=segments'])
+  told = capsys.readouterr()
+  assert 'in 6 images' in told.out and '2 images could not be read' in told.out
+  assert 'broken.jpg' in told.err
 
 
 # ---- bad input

@@ -15,7 +15,17 @@ from collections.abc import Callable
 import numpy as np
 
 from cfn_jax import places, terminal
-from cfn_jax.data import folder, grid, listing, own_images, parts, proposal_files, segments, voc
+from cfn_jax.data import (
+  folder,
+  grid,
+  image_sizes,
+  listing,
+  own_images,
+  parts,
+  proposal_files,
+  segments,
+  voc,
+)
 from cfn_jax.data import images as decoding
 from cfn_jax.data.record import SourceError
 
@@ -34,7 +44,14 @@ METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def prepare_proposals(
-  *, method: str, out: str, root: str = '', split: str = '', images: str = '', num_workers: int = 0
+  *,
+  method: str,
+  out: str,
+  root: str = '',
+  split: str = '',
+  images: str = '',
+  opened: folder.FileSource | None = None,
+  num_workers: int = 0,
 ) -> proposal_files.Stored:
   """Writes the proposals of all images; returns them.
 
@@ -43,6 +60,7 @@ def prepare_proposals(
     out: the file to write, an .npz.
     root: a folder such as `VOCdevkit/VOC2007`, whose list `split` names the images.
     images: a folder of images instead.
+    opened: images instead, of readable sizes; of one that cannot be decoded the whole is the box.
     num_workers: processes; 0 is one per core.
 
   Raises:
@@ -60,7 +78,7 @@ def prepare_proposals(
     raise parts.PrepareError(f'--out={out} exists already; delete it, or give another name')
   if method == 'segments':
     segments.import_segmentation()
-  source = _open_images(root, split, images)
+  source = opened or _open_images(root, split, images)
   names = own_images.find_stems(source)
   with parts.guard(out, 'parts'):
     kept.mkdir(parents=True, exist_ok=True)
@@ -74,7 +92,8 @@ def prepare_proposals(
         'files': source.stamp(),
       }
       parts.claim(kept / 'settings.json', stated)
-      _make_missing(source, names, method, kept, num_workers)
+      make = functools.partial(_make_part, source, names, method, kept, opened is not None)
+      _make_missing(source, make, kept, num_workers)
       made = _join_parts(kept, names)
       for leftover in path.parent.glob(f'{glob.escape(path.name)}.*.tmp'):  # of killed processes
         leftover.unlink(missing_ok=True)
@@ -95,13 +114,15 @@ def _open_images(root: str, split: str, images: str) -> folder.FileSource:
 
 
 def _make_missing(
-  source: folder.FileSource, names: list[str], method: str, kept: pathlib.Path, num_workers: int
+  source: folder.FileSource,
+  make: Callable[[int, range], int],
+  kept: pathlib.Path,
+  num_workers: int,
 ) -> None:
   bounds = [*range(0, len(source), _IMAGES_PER_PART), len(source)]
   shares = dict(enumerate(map(range, bounds, bounds[1:])))
   missing = {number: share for number, share in shares.items() if not _is_whole(kept, number)}
   done = len(source) - sum(map(len, missing.values()))
-  make = functools.partial(_make_part, source, names, method, kept)
   with terminal.make_bar(total=len(source), initial=done, unit='image') as bar:
     parts.make_parts(make, missing, num_workers, lambda number: bar.update(len(missing[number])))
 
@@ -111,14 +132,22 @@ def _make_part(
   names: list[str],
   method: str,
   kept: pathlib.Path,
+  any_bad: bool,
   number: int,
   share: range,
 ) -> int:
   """Makes the proposals of a few images and keeps them; returns the part's number."""
   found = []
   for place in share:
-    record = source[place]
-    image = decoding.decode_image(bytes(record.data), name=record.name)
+    try:
+      record = source[place]
+      image = decoding.decode_image(bytes(record.data), name=record.name)
+    except decoding.BadImage:
+      if not any_bad:
+        raise
+      height, width = image_sizes.read_size(pathlib.Path(source.root) / source.names[place])
+      found.append(np.array([[0, 0, width - 1, height - 1]], np.float32))
+      continue
     found.append(METHODS[method](image))
   stored = proposal_files.join(
     [names[place] for place in share], found, source=f'cfn_jax.prepare, {method}'

@@ -12,7 +12,7 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import places, terminal
-from cfn_jax.data import canvases, feed, own_images, pipeline
+from cfn_jax.data import canvases, feed, folder, own_images, pipeline
 from cfn_jax.data import prepare_proposals as preparing
 from cfn_jax.data import proposals as proposal_lib
 from cfn_jax.errors import CfnError
@@ -33,7 +33,7 @@ PICTURES = 'pictures'
 
 
 def predict(
-  folder: pathlib.Path,
+  step: pathlib.Path,
   config: ml_collections.ConfigDict,
   meta: Mapping[str, Any],
   *,
@@ -47,7 +47,7 @@ def predict(
   An image that cannot be decoded is named and left out.
 
   Args:
-    folder: of the step of a run.
+    step: the folder of a step of a run.
     config, meta: what is saved with it.
     proposals: 'grid', 'segments' or a file; '': the grid of the run.
     score: boxes of lower scores are left out.
@@ -57,10 +57,10 @@ def predict(
   """
   if not 0 <= score <= 1:
     raise CfnError(f'--score={score}: 0 to 1')
-  detector = detectors.rebuild(folder, config, meta)
+  detector = detectors.rebuild(step, config, meta)
   names = detector.class_names
   source, stems, sizes, bad = own_images.open_images(images)
-  found_at = _open_proposals(config, proposals, images, stems, sizes)
+  found_at = _open_proposals(config, proposals, source, stems, sizes)
   reader = pipeline.Reader(source, seed=config.seed, on_bad_image='skip')
   frames = canvases.TestFrames(
     canvases.Sizes.of(sizes, tuple(config.test.scales_px), config.images.longest_px),
@@ -100,7 +100,7 @@ def predict(
 def _open_proposals(
   config: ml_collections.ConfigDict,
   where: str,
-  images: pathlib.Path,
+  source: folder.FileSource,
   stems: list[str],
   sizes: np.ndarray,
 ) -> proposal_lib.Proposals:
@@ -123,5 +123,5 @@ def _open_proposals(
     return proposal_lib.open_proposals(where, **given, keep=config.proposals.keep)
   with tempfile.TemporaryDirectory() as kept:
     path = str(pathlib.Path(kept) / 'proposals.npz')
-    preparing.prepare_proposals(method=where, out=path, images=str(images))
+    preparing.prepare_proposals(method=where, out=path, opened=source)
     return proposal_lib.open_proposals(path, **given)
