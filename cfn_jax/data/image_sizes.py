@@ -8,7 +8,7 @@ import io
 import pathlib
 import struct
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from cfn_jax import terminal
 from cfn_jax.data import jpeg, orientation
@@ -61,6 +61,8 @@ def _size_by_pillow(path: pathlib.Path, data: bytes) -> tuple[int, int, bool]:
       with contextlib.suppress(Exception):  # damaged EXIF says nothing of the size
         return height, width, picture.getexif().get(orientation.TAG) in _TURNED
       return height, width, False
+  except UnidentifiedImageError:  # whose text names an object in memory
+    raise BadImage(str(path), 'its header says no size') from None
   except Exception as error:  # on damaged data Pillow's plugins raise anything
     reason = f'its header says no size ({terminal.first_line(error)})'
     raise BadImage(str(path), reason) from None
