@@ -225,6 +225,8 @@ def test_of_each_class_as_many_boxes_stay_as_images_times_the_mean():
   for mean in (0, 3, 100):
     np.testing.assert_array_equal(judge.limit_mean(found, mean), found)
   np.testing.assert_array_equal(found[0, 0, :, 4], np.float32([0.9, 0.8, 0.7]))  # untouched
+  found[0, 0, 2, 4] = found[1, 0, :, 4] = gone  # just as many are left
+  np.testing.assert_array_equal(judge.limit_mean(found, 1)[:, 0], found[:, 0])
 
 
 # ---- several scales

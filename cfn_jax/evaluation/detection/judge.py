@@ -139,13 +139,15 @@ def limit_mean(found: np.ndarray, mean_per_image: int) -> np.ndarray:
 
   Args:
     found: `[N, K, n, 5]`, boxes with their scores last.
-    mean_per_image: of a class the box that is this times N-th, and all below it, go; 0: none.
+    mean_per_image: of a class that has more boxes than this times N, the one of that rank and all
+      below it go; 0: none.
   """
   most = mean_per_image * len(found)
   scores = found[..., 4].swapaxes(0, 1).reshape(found.shape[1], -1)  # [K, N * n]
   if not most or most >= scores.shape[1]:
     return found
   least = -np.partition(-scores, most - 1, axis=1)[:, most - 1]
+  least[np.sum(scores > -np.inf, axis=1) <= most] = -np.inf
   found = found.copy()
   found[..., 4][found[..., 4] <= least[:, None]] = -np.inf
   return found
