@@ -302,6 +302,18 @@ def test_predict_finds_what_the_test_found_and_names_damaged_images(
 # ---- bad input
 
 
+def test_damaged_images_and_images_listed_twice_are_named_before_any_training(voc, tmp_path):
+  shutil.copytree(voc, tmp_path / 'x')
+  path = tmp_path / 'x/JPEGImages/val1.png'
+  path.write_bytes(path.read_bytes()[:-40])
+  with pytest.raises(CfnError, match=r'1 of 6 images cannot be decoded: \S*val1\.png: .*mend'):
+    voc_detection.make_plan(detection_cases.make_config(tmp_path / 'x'))
+  with (tmp_path / 'x/ImageSets/Main/val.txt').open('a') as file:
+    file.write('\nval0\n')
+  with pytest.raises(CfnError, match=r'val\.txt names 1 of its 6 images more than once'):
+    voc_detection.make_plan(detection_cases.make_config(tmp_path / 'x'))
+
+
 def write_proposals(folder, change):
   boxes = [np.array([[0, 0, 39, 39], [3, 4, 50, 60]], np.float32) for _ in range(6)]
   change(boxes)

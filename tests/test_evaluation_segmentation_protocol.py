@@ -262,6 +262,29 @@ def test_bad_input_is_named_before_any_training(voc, fields, message):
   assert len(str(error.value).splitlines()) <= 5
 
 
+def spoil(root, folder):
+  """Copies a folder; cuts one of its test images short."""
+  shutil.copytree(root, folder)
+  path = folder / 'JPEGImages' / 'val1.png'
+  path.write_bytes(path.read_bytes()[:-40])
+  return folder
+
+
+def test_an_image_that_cannot_be_decoded_is_named_before_any_training(voc, tmp_path):
+  with pytest.raises(CfnError, match=r'1 of 4 images cannot be decoded: \S*val1\.png: .*mend'):
+    voc_segmentation.make_plan(make_config(spoil(voc, tmp_path / 'x')))
+
+
+def test_a_list_that_names_an_image_twice_is_refused(voc, tmp_path):
+  shutil.copytree(voc, tmp_path / 'x')
+  with (tmp_path / 'x/ImageSets/Segmentation/val.txt').open('a') as file:
+    file.write('\nval0\n')
+  with pytest.raises(
+    CfnError, match=r'val\.txt names 1 of its 4 images more than once'
+  ):
+    voc_segmentation.make_plan(make_config(tmp_path / 'x'))
+
+
 def test_fc6_and_fc7_of_an_alexnet_are_taken_as_they_are(voc, tmp_path):
   path = detection_cases.save_alexnet(tmp_path / 'alexnet.npz')
   plan = voc_segmentation.make_plan(make_config(voc, weights=str(path)))

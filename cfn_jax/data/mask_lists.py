@@ -98,6 +98,7 @@ def list_files(place: Place, split: str, *, field: str, more_masks: str = '') ->
   if not wanted:
     kinds = ' or '.join(mask_files.SUFFIXES)
     raise SourceError(f'the list {path} is empty' if split else f'no {kinds} file in {path}')
+  text_lists.refuse_twice(wanted, path)
   masks = {**_choose_masks(_index_more(place, more_masks)), **masks}
   images = place.index_images()
   _refuse_missing(wanted, images, f'{place.root / place.images}', path)

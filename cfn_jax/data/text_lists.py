@@ -3,8 +3,10 @@
 Used by voc.py, voc_labels.py and label_lists.py. Names come out as the file system spells them.
 """
 
+import collections
 import os
 import pathlib
+from collections.abc import Sequence
 
 from cfn_jax.data import file_kinds
 from cfn_jax.data.record import SourceError
@@ -29,3 +31,14 @@ def read_lines(path: pathlib.Path) -> list[str]:
   if b'\0' in data:
     raise SourceError(f'{path} is no list: it holds zero bytes; a text file (UTF-8) is needed')
   return [os.fsdecode(line).strip() for line in data.splitlines()]
+
+
+def refuse_twice(names: Sequence[str], path: pathlib.Path) -> None:
+  """Raises SourceError where a list names something twice, with the first such name."""
+  counts = collections.Counter(names)
+  twice = [name for name, count in counts.items() if count > 1]
+  if twice:
+    raise SourceError(
+      f'{path} names {len(twice):,} of its {len(counts):,} images more than once, such as '
+      f'{twice[0]}; an image is counted once: leave one line of each'
+    )

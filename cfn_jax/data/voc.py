@@ -114,6 +114,7 @@ def list_split(root: pathlib.Path, split: str, *, field: str) -> Listed:
       f'{len(missing):,} of the {len(wanted):,} images in {path} are not in JPEGImages, '
       f'such as {", ".join(missing[:10])}'
     )
+  text_lists.refuse_twice(stems, path)
   for stem in stems:
     if len(files[stem]) > 1:
       raise SourceError(

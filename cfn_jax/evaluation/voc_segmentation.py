@@ -84,6 +84,8 @@ def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
     more_masks=d.more_masks,
     allow_empty_classes=d.allow_empty_classes,
   )
+  for each in (training, testing):
+    pipeline.Reader(each.source, seed=config.seed).check()
   return passes.Opened(training, testing, class_names)
 
 

@@ -78,6 +78,8 @@ def open_data(config: ml_collections.ConfigDict) -> Opened:
     )
     for which, images in (('train', training), ('test', testing))
   ]
+  for each in opened:
+    each.reader.check()
   return Opened(opened[0], opened[1], class_names)
 
 

@@ -124,4 +124,4 @@ def _open_proposals(
   with tempfile.TemporaryDirectory() as kept:
     path = str(pathlib.Path(kept) / 'proposals.npz')
     preparing.prepare_proposals(method=where, out=path, opened=source)
-    return proposal_lib.open_proposals(path, **given)
+    return proposal_lib.open_proposals(path, **given, keep=config.proposals.keep)
