@@ -279,9 +279,7 @@ def test_a_list_that_names_an_image_twice_is_refused(voc, tmp_path):
   shutil.copytree(voc, tmp_path / 'x')
   with (tmp_path / 'x/ImageSets/Segmentation/val.txt').open('a') as file:
     file.write('\nval0\n')
-  with pytest.raises(
-    CfnError, match=r'val\.txt names 1 of its 4 images more than once'
-  ):
+  with pytest.raises(CfnError, match=r'val\.txt names 1 of its 4 images more than once'):
     voc_segmentation.make_plan(make_config(tmp_path / 'x'))
 
 

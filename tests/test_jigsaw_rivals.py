@@ -213,6 +213,7 @@ def test_gradients_flow_to_the_example_that_lends_a_tile():
   assert gradient[..., 0].tolist() == [[1, 0, 1, 1], [0, 0, 1, 0]]
 
 
+@pytest.mark.slow
 def test_pairs_of_examples_stay_together_in_the_parts_of_a_batch():
   config, pretext = make_pretext(batch_size=8)
   task = jigsaw_task.make_task(config, pretext)

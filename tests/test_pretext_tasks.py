@@ -144,6 +144,7 @@ def test_what_occluders_replace_is_drawn_for_training_alone():
   assert 'occluders' not in next(task.evaluations['val'].batches())
 
 
+@pytest.mark.slow
 def test_a_network_of_pairs_sees_no_other_tile(trained):
   config, workdir, _ = trained
   if config.task != 'relative_position':
@@ -232,6 +233,7 @@ def test_weights_come_back_whole(trained, tmp_path, to, suffix):
     np.testing.assert_array_equal(back.params[name]['kernel'], layer['kernel'])
 
 
+@pytest.mark.slow
 def test_frozen_features_take_the_trunk_and_fc6_and_refuse_fc7_of_two_tiles(trained):
   config, workdir, _ = trained
   evaluation = command.load_config('knn:small')

@@ -18,7 +18,6 @@ from cfn_jax.evaluation import labelled, precision_table, runs, trunks
 from cfn_jax.evaluation.finetuning import classifier, magic_init, passes
 from cfn_jax.models import figures
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import surgery
 from cfn_jax.transfer import weights as weights_lib
 
 # Mean average precision on VOC2007, everything trained.
@@ -83,8 +82,6 @@ def make_run(
   """Builds the run of one trunk."""
   made = make_classifier(config, data, trunk, drawn=name == trunks.BASELINE)
   view = views.MakeViews('scaled', config.views.view_px, 0, 'squash', config.views.mirror)
-  trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
-  taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
   return passes.make_run(
     config,
     made,
@@ -94,7 +91,7 @@ def make_run(
     once=dataclasses.replace(view, draws=1),
     finals={'': dataclasses.replace(view, draws=config.test.draws)},
     average='logits',
-    summary=f'{trunk.label()}: {taken}{trains} trained',
+    summary=made.summarize(trunk.label()),
   )
 
 

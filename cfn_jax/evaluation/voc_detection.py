@@ -16,7 +16,6 @@ from cfn_jax.evaluation.detection import opened, passes, roles
 from cfn_jax.evaluation.finetuning import magic_init
 from cfn_jax.models import alexnet
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import surgery
 
 # Mean average precision on VOC2007, 11 points; the CFN's with five scales in training and test.
 PAPER = {
@@ -119,7 +118,4 @@ def make_run(
   )
   if config.magic_init:
     made = magic_init.add(made, config.magic_init, data.training.reader, seed=config.seed)
-  trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
-  taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
-  summary = f'{trunk.label()}: {taken}{trains} trained'
-  return passes.make_run(config, made, data, name, summary=summary)
+  return passes.make_run(config, made, data, name, summary=made.summarize(trunk.label()))

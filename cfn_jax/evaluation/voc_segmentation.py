@@ -17,7 +17,6 @@ from cfn_jax.evaluation.segmentation import passes
 from cfn_jax.evaluation.segmentation import segmenter as segmenters
 from cfn_jax.models import alexnet
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import surgery
 
 # Mean IoU in per cent, on the images of VOC2011's list that SBD does not train on.
 PAPER = {'CFN': 37.6, 'Pathak et al.': 29.7, 'ImageNet labels': 48.0}
@@ -98,10 +97,7 @@ def make_run(
   if config.magic_init:
     reader = pipeline.Reader(data.training.source, seed=config.seed)
     made = magic_init.add(made, config.magic_init, reader, seed=config.seed)
-  trains = surgery.name_layers(each for each in made.shapes() if each not in made.locked)
-  taken = f'{surgery.name_layers(made.loaded)} as given; ' if made.loaded else ''
-  summary = f'{trunk.label()}: {taken}{trains} trained'
-  return passes.make_run(config, made, data, name, summary=summary)
+  return passes.make_run(config, made, data, name, summary=made.summarize(trunk.label()))
 
 
 def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str]) -> None:

@@ -97,11 +97,18 @@ class Start:
     told = self.network.trunk.describe() | {'input': self.input_record.to_json()}
     return told if self.padding < 0 else told | {'padding': self.padding}
 
+  def summarize(self, label: str) -> str:
+    """Says in one line what is given, and what trains; `label` names the weights."""
+    taken = f'{surgery.name_layers(self.loaded)} as given; ' if self.loaded else ''
+    trains = surgery.name_layers(name for name in self.shapes() if name not in self.locked)
+    return f'{label}: {taken}{trains} trained'
+
   def identify(self) -> dict[str, Any]:
     """Returns all that training depends on besides images and config, as plain values."""
     shapes = fields.flatten(self.shapes())
+    network = Start.describe(self)  # what else is told follows from images and config
     return {
-      'network': self.describe() | {'groups': list(self.network.trunk.groups)},
+      'network': network | {'groups': list(self.network.trunk.groups)},
       'shapes': {name: list(array.shape) for name, array in shapes.items()},
       'loaded': {name: identity.hash_arrays({name: self.given[name]}) for name in self.loaded},
       'locked': ', '.join(self.locked),

@@ -83,6 +83,10 @@ class Judge:
 
   def _write(self, folder: pathlib.Path, rows: Mapping[str, np.ndarray]) -> None:
     stems = self.masks.stems()
+    shown = {stems[record] for record in rows['record']}
+    for path in folder.glob('*.png'):  # of a pass over other images
+      if path.stem not in shown:
+        path.unlink()
     for row in range(len(rows['record'])):
       record, answer = self._answer(rows, row)
       mask_pngs.write_mask(folder, stems[record], answer)
