@@ -224,7 +224,7 @@ def test_a_checkpoint_converts_to_the_trunk_and_starts_another_detection(
   finished, tmp_path, capsys
 ):
   workdir, config = finished
-  convert.main([f'--checkpoint={workdir / "pretrained"}', '--to=pytorch', f'--out={tmp_path}'])
+  convert.main([f'--checkpoint={workdir / "pretrained"}', '--to=safetensors', f'--out={tmp_path}'])
   assert 'conv1..conv5' in capsys.readouterr().out
   trained = checkpoints.read_params(workdir / 'pretrained', step='2')
   for source in (workdir / 'pretrained', tmp_path):
