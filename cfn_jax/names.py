@@ -4,7 +4,9 @@ A name may hold line ends, control characters, bytes that are no UTF-8 (lone sur
 characters that a terminal or Matplotlib takes as marks. Each function is total: no text breaks it.
 """
 
+import os
 import unicodedata
+import urllib.parse
 
 _HIDDEN = ('Cc', 'Cf', 'Cn', 'Co', 'Cs', 'Zl', 'Zp')  # control, format, unassigned, line ends ...
 
@@ -36,3 +38,12 @@ def drawable(text: object) -> str:
 def _escape(character: str) -> str:
   hidden = unicodedata.category(character) in _HIDDEN
   return character.encode('unicode_escape').decode() if hidden else character
+
+
+def file_part(text: str) -> str:
+  """Returns a part of a file's name for any text; what no such name should hold becomes %XX.
+
+  >>> file_part('traffic light/red')
+  'traffic%20light%2Fred'
+  """
+  return urllib.parse.quote(os.fsencode(text), safe='')

@@ -25,7 +25,7 @@ def _paper() -> ml_collections.ConfigDict:
   c.update(num_steps=150_000, batch_size=2, eval_batch_size=1, learning_rate=0.001)
   c.update(decay_steps=50_000, eval_every_steps=25_000)
   training.add_weights(c)
-  c.locked_convolutions = 1  # so many from conv1 up stay as given; the framework's
+  c.locked_convolutions = 1  # how many stay as given, from conv1 up; 1 is the framework's
   c.magic_init = ''  # initial values from data: '' (off), 'fresh' or 'calibrated'
 
   d = c.data = ml_collections.ConfigDict()
@@ -44,7 +44,7 @@ def _paper() -> ml_collections.ConfigDict:
   p = c.proposals = ml_collections.ConfigDict()
   p.train = ''  # regions of the images: 'grid', or a file; see docs/data.md
   p.test = ''  # of the test images
-  p.keep = 0  # of an image the first so many; 0: all
+  p.keep = 0  # how many of each image are used, the first ones; 0: all
 
   i = c.images = ml_collections.ConfigDict()
   i.scales_px = (480, 576, 688, 864, 1200)  # short sides; training draws one for each image

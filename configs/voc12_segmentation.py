@@ -24,7 +24,7 @@ def _paper() -> ml_collections.ConfigDict:
   c.update(num_steps=100_000, batch_size=20, accumulate_steps=20, eval_batch_size=1)
   c.update(learning_rate=1e-4, decay_factor=1.0, eval_every_steps=4_000)
   training.add_weights(c)
-  c.locked_convolutions = 0  # so many from conv1 up stay as given
+  c.locked_convolutions = 0  # how many stay as given, from conv1 up
   c.magic_init = ''  # initial values from data: '' (off), 'fresh' or 'calibrated'
 
   d = c.data = ml_collections.ConfigDict()

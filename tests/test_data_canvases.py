@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from cfn_jax.data import canvases, streams
-from cfn_jax.errors import CfnError
 
 NATIVE = np.array([(375, 500), (500, 375), (333, 500), (500, 333), (375, 500), (281, 500)] * 4)
 SCALES = (480, 576, 688)
@@ -32,12 +31,6 @@ def test_the_short_side_decides_unless_the_long_one_becomes_too_long(
   sizes = canvases.Sizes.of(np.array([[height, width]]), (short,), longest)
   assert tuple(sizes.sides[0, 0]) == sides
   assert sizes.scales[0, 0] == pytest.approx(scale, rel=1e-12)
-
-
-@pytest.mark.parametrize('scales', [(), (0,), (600, 1001)])
-def test_scales_that_no_image_can_have_are_refused(scales):
-  with pytest.raises(CfnError, match='one or more from 1 to the longest side, 1000 px'):
-    canvases.Sizes.of(NATIVE, scales, 1000)
 
 
 def test_one_canvas_is_the_largest_and_more_need_less_area():

@@ -14,7 +14,7 @@ import pytest
 import voc_cases
 from PIL import Image
 
-from cfn_jax.data import mask_files, voc_masks
+from cfn_jax.data import mask_files, mask_splits, voc_masks
 from cfn_jax.data.record import SourceError
 
 FIELDS = {
@@ -32,7 +32,9 @@ EVERY = tuple(range(21))
 
 
 def read(root, **fields):
-  return voc_masks.open_masks(**{**FIELDS, 'root': str(root) if root else '', **fields})
+  chosen = {**FIELDS, 'root': str(root) if root else '', **fields}
+  allowed = chosen.pop('allow_empty_classes')
+  return voc_masks.open_masks(mask_splits.Fields(**chosen), allow_empty_classes=allowed)
 
 
 def refuse(root, **fields):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cfn_jax.data import voc_objects
+from cfn_jax.evaluation import scores as score_lib
 from cfn_jax.evaluation.detection import average_precision as ap
 from cfn_jax.evaluation.detection import bootstrap
 
@@ -259,7 +260,7 @@ def test_draws_do_not_depend_on_how_places_are_parted(monkeypatch):
 def test_intervals_hold_the_figure_and_pairs_are_narrower():
   found, objects, class_names = make_test(200)
   scores = ap.judge_classes(found, objects, class_names)
-  low, high = bootstrap.interval(bootstrap.draw_means(scores, draws=300))
+  low, high = score_lib.find_interval(bootstrap.draw_means(scores, draws=300))
   assert low < scores.mean_eleven_points < high and high - low < 0.3
   assert bootstrap.compare(scores, scores, draws=20) == (0, 0, 0)
   worse = [each._replace(boxes=each.boxes + 20 * (each.images % 9 == 0)[:, None]) for each in found]
@@ -272,6 +273,6 @@ def test_intervals_hold_the_figure_and_pairs_are_narrower():
 
 
 def test_an_interval_leaves_out_draws_without_a_figure():
-  low, high = bootstrap.interval(np.array([math.nan, 0.2, math.nan, 0.2]))
+  low, high = score_lib.find_interval(np.array([math.nan, 0.2, math.nan, 0.2]))
   assert (low, high) == pytest.approx((0.2, 0.2))
-  assert all(map(math.isnan, bootstrap.interval(np.full(3, math.nan))))
+  assert all(map(math.isnan, score_lib.find_interval(np.full(3, math.nan))))

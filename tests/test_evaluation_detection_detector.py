@@ -123,7 +123,7 @@ def judge_rows(config, data, least):
   Each region that overlaps an object by `least` or more has a score of 1 and the exact move.
   """
   made = make_given()
-  fed, detect = passes.make_pass(config, made, data.testing, limit=0), make_detect(config, made)
+  fed, detect = passes.make_pass(config, data.testing, limit=0), make_detect(config, made)
   found = [
     np.asarray(detect(batch | know_objects(data, batch, least)))[batch['mask'] > 0]
     for batch in fed.evaluate()
@@ -196,7 +196,7 @@ def test_boxes_are_clipped_to_their_own_image_and_empty_places_are_none(voc, tmp
   config, data = open_testing(voc, tmp_path, given, eval_batch_size=4, **{'test.per_class': 10**5})
   made = make_given()
   detect = make_detect(config, made)
-  for batch in passes.make_pass(config, made, data.testing, limit=0).evaluate():
+  for batch in passes.make_pass(config, data.testing, limit=0).evaluate():
     scores = np.zeros((*batch['drawn'].shape, 3), np.float32)
     moves = np.zeros((*scores.shape, 4), np.float32)
     moves[..., :2], moves[..., 1, :2] = 99, -99  # past the lower right corner; the cat's past 0, 0
@@ -244,7 +244,7 @@ def test_a_test_at_five_scales_sees_each_region_as_a_test_at_its_scale_does(voc,
   params = made.init(0)
   params['cls_score']['kernel'] = 100 * params['cls_score']['kernel']
   see = jax.jit(made.see)
-  (batch,) = passes.make_pass(config, made, data.testing, limit=0).evaluate()
+  (batch,) = passes.make_pass(config, data.testing, limit=0).evaluate()
   together = see(params, {name: batch[name] for name in ('image', 'extent', 'regions')})
   level = batch['regions'][..., 0].astype(int)
   drawn = batch['drawn'] > 0

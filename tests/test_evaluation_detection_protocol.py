@@ -295,7 +295,7 @@ def test_predict_finds_what_the_test_found_and_names_damaged_images(
   capsys.readouterr()
   predict.main([*options, '--proposals=segments'])
   told = capsys.readouterr()
-  assert 'in 6 images' in told.out and '2 images could not be read' in told.out
+  assert 'in 6 images' in told.out and '2 could not be decoded' in told.out
   assert 'broken.jpg' in told.err
 
 

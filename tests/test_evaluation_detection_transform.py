@@ -166,7 +166,7 @@ def test_each_region_is_seen_where_its_area_is_nearest_to_that_of_alexnets_input
 def make_pass(voc, limit=0, **fields):
   config = detection_cases.make_config(voc, **fields)
   data = opened.open_data(config)
-  return passes.make_pass(config, None, data.testing, limit=limit), data.testing
+  return passes.make_pass(config, data.testing, limit=limit), data.testing
 
 
 def test_a_pass_shows_each_test_image_at_each_scale_with_all_its_proposals(voc):

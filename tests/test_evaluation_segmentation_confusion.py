@@ -10,6 +10,7 @@ import sklearn.metrics
 from PIL import Image
 
 from cfn_jax.data import mask_files
+from cfn_jax.evaluation import scores as score_lib
 from cfn_jax.evaluation.segmentation import confusion, mask_pngs
 
 FIGURES = ('pixel_accuracy', 'mean_accuracy', 'mean_iou', 'frequency_weighted_iou')
@@ -139,13 +140,13 @@ def test_the_interval_holds_the_mean_and_narrows_with_images():
   widths = []
   for images in (20, 320):
     histograms = count_each(*make_pictures(np.random.default_rng(2), images=images))
-    low, high = confusion.interval(confusion.draw_means(histograms))
+    low, high = score_lib.find_interval(confusion.draw_means(histograms))
     assert low < confusion.measure(histograms.sum(0)).mean_iou < high
     widths.append(high - low)
   assert 2.5 < widths[0] / widths[1] < 6.5  # the root of 16 is 4
-  assert confusion.interval(np.append(np.arange(1001), np.nan)) == (25, 975)
+  assert score_lib.find_interval(np.append(np.arange(1001), np.nan)) == (25, 975)
   empty = np.zeros((3, 6, 6), np.int64)
-  assert np.isnan(confusion.interval(confusion.draw_means(empty, draws=5))).all()
+  assert np.isnan(score_lib.find_interval(confusion.draw_means(empty, draws=5))).all()
 
 
 def test_two_runs_are_compared_on_the_same_draws():
@@ -155,7 +156,7 @@ def test_two_runs_are_compared_on_the_same_draws():
   first, second = count_each(truths, better), count_each(truths, answers)
   difference, low, high = confusion.compare(first, second)
   assert 0 < low < difference < high
-  alone = [confusion.interval(confusion.draw_means(each)) for each in (first, second)]
+  alone = [score_lib.find_interval(confusion.draw_means(each)) for each in (first, second)]
   assert high - low < min(top - bottom for bottom, top in alone) / 2
   assert confusion.compare(second, second) == (0, 0, 0)
   with pytest.raises(ValueError, match='same images'):

@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 
 from cfn_jax.data import record, streams
-from cfn_jax.errors import CfnError
 
 CANDIDATES = 12  # heights, and widths, among which canvases are chosen
 WORTH_IT = 0.03  # of the area: what one more canvas must save
@@ -47,16 +46,7 @@ class Sizes:
 
   @classmethod
   def of(cls, native: np.ndarray, short_px: tuple[int, ...], longest_px: int) -> 'Sizes':
-    """Computes them of heights and widths `[n, 2]`; `short_px`: the short side at each scale.
-
-    Raises:
-      CfnError: there is no scale, or one is longer than the longest side.
-    """
-    if not short_px or min(short_px) < 1 or max(short_px) > longest_px:
-      raise CfnError(
-        f'short sides of images: {short_px or "none"}: one or more from 1 to the longest side, '
-        f'{longest_px} px'
-      )
+    """Computes them of heights and widths `[n, 2]`; `short_px`: the short side at each scale."""
     scales = np.array(
       [
         [find_scale(height, width, short, longest_px) for short in short_px]
@@ -189,6 +179,8 @@ class TrainingFrames:
   def level(self, place: int) -> int:
     """Returns the scale at which a place shows its image."""
     levels = self.sizes.sides.shape[1]
+    if levels == 1:
+      return 0
     return int(streams.make_rng(self.seed, place, streams.SCALE).integers(levels))
 
   def canvas(self, place: int) -> tuple[int, int]:

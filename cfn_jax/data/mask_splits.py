@@ -33,19 +33,35 @@ class Chosen(NamedTuple):
     return self._replace(files=files, notes=[*self.notes, *notes], told=self.told + told)
 
 
-def choose_splits(
-  *,
-  root: str,
-  split: str,
-  val_root: str,
-  val_split: str,
-  val_fraction: float,
-  sbd_root: str,
-  shared_images: str,
-  more_masks: str,
-) -> tuple[Chosen, Chosen]:
+class Fields(NamedTuple):
+  """What a config says of the images.
+
+  Attributes:
+    root: a folder of either layout.
+    split: a list of the training folder; '' where it has none: each image that has a mask.
+    val_root: a second folder, for the test; '': root.
+    val_split: as split, for the test.
+    val_fraction: held out by a hash of the names where no other folder and list is named.
+    sbd_root: a folder of SBD, whose list `split` is the training instead; '': root's is.
+    shared_images: what becomes of an image in both lists: 'leave_test' or 'leave_training'.
+    more_masks: a folder in root with masks of images that have none in `SegmentationClass`. Those
+      of `ImageSets/Main/<split>.txt` that neither split lists train too. '': off.
+  """
+
+  root: str
+  split: str
+  val_root: str
+  val_split: str
+  val_fraction: float
+  sbd_root: str
+  shared_images: str
+  more_masks: str
+
+
+def choose_splits(fields: Fields) -> tuple[Chosen, Chosen]:
   """Chooses the images of the training and of the test; see `voc_masks.open_masks`."""
-  _check_fields(root, val_root, sbd_root, shared_images, more_masks)
+  _check_fields(fields)
+  root, split, val_root, val_split, val_fraction, sbd_root, shared_images, more_masks = fields
   where = 'data.sbd_root' if sbd_root else 'data.root'
   place = mask_lists.find_place(sbd_root or root, where)
   if sbd_root and not place.is_sbd:
@@ -69,9 +85,8 @@ def choose_splits(
   return training, testing
 
 
-def _check_fields(
-  root: str, val_root: str, sbd_root: str, shared_images: str, more_masks: str
-) -> None:
+def _check_fields(fields: Fields) -> None:
+  root, _, val_root, _, _, sbd_root, shared_images, more_masks = fields
   if shared_images not in SHARED_IMAGES:
     raise SourceError(
       f"data.shared_images = '{shared_images}': it must be one of {', '.join(SHARED_IMAGES)}"

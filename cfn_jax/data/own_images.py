@@ -1,4 +1,4 @@
-"""Images of one's own, without labels: a folder of any files, each readable one with its size.
+"""Images of one's own, without labels: those of a folder that can be decoded, with their sizes.
 
 Used by `predict`. An image is called by its name without folder and suffix.
 """
@@ -9,17 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from cfn_jax import terminal
-from cfn_jax.data import folder, image_sizes, images, listing
+from cfn_jax.data import folder, image_sizes, listing, pipeline
 from cfn_jax.data.record import SourceError
 
 
 class OwnImages(NamedTuple):
-  """The images of a folder.
+  """The images of a folder that can be decoded.
 
   Attributes:
     stems: what each is called.
     sizes: int32 `[n, 2]`, heights and widths.
-    bad: how many other files look like images and have no size.
+    bad: how many others cannot be.
   """
 
   source: folder.FileSource
@@ -29,24 +29,21 @@ class OwnImages(NamedTuple):
 
 
 def open_images(root: pathlib.Path) -> OwnImages:
-  """Lists the images under a folder; those that cannot be read are named on the terminal.
+  """Lists the images under a folder; those that cannot be decoded are named on the terminal.
 
   Raises:
     SourceError: there is none, or two of one name.
   """
   found = listing.list_images(root)
-  sizes, readable = [], []
-  for name in found.names:
-    try:
-      sizes.append(image_sizes.read_size(root / name))
-      readable.append(name)
-    except images.BadImage as error:
-      terminal.say(f'left out: {error}')
-  if not readable:
-    raise SourceError(f'{root}: none of the {len(found.names):,} images can be read')
-  source = folder.labelled(root, found._replace(names=listing.Names.of(readable)), ())
-  bad = len(found.names) - len(readable)
-  return OwnImages(source, find_stems(source), np.array(sizes, np.int32), bad)
+  faults = pipeline.Reader(folder.labelled(root, found, ()), seed=0).find_faults()
+  for fault in faults.values():
+    terminal.say(f'left out: {fault}')
+  names = [name for index, name in enumerate(found.names) if index not in faults]
+  if not names:
+    raise SourceError(f'{root}: none of the {len(found.names):,} images can be decoded')
+  source = folder.labelled(root, found._replace(names=listing.Names.of(names)), ())
+  sizes = np.array([image_sizes.read_size(root / name) for name in names], np.int32)
+  return OwnImages(source, find_stems(source), sizes, len(faults))
 
 
 def find_stems(source: folder.FileSource) -> list[str]:

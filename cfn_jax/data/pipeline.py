@@ -103,12 +103,8 @@ class Reader:
     image = images.decode_image(record.data, name=record.name, min_side_px=self.min_side_px)
     return record, image
 
-  def check(self) -> None:
-    """Decodes every record once: what ends a run is then found before it begins.
-
-    Raises:
-      SourceError: names those that give no image.
-    """
+  def find_faults(self) -> dict[int, str]:
+    """Decodes every record once; returns those that give no image, with their names and reasons."""
 
     def find_fault(index: int) -> str:
       try:
@@ -119,9 +115,16 @@ class Reader:
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
       found = pool.map(find_fault, range(len(self.source)))
-      bar = terminal.make_bar(found, total=len(self.source), desc='images', unit='image')
-      faults = [fault for fault in bar if fault]
-    if faults:
+      bar = terminal.make_bar(found, total=len(self.source), desc='images', unit='image', delay=3)
+      return {index: fault for index, fault in enumerate(bar) if fault}
+
+  def check(self) -> None:
+    """Decodes every record once: what ends a run is then found before it begins.
+
+    Raises:
+      SourceError: names those that give no image.
+    """
+    if faults := [*self.find_faults().values()]:
       more = f' (and {len(faults) - NAMED:,} more)' if len(faults) > NAMED else ''
       raise sources.SourceError(
         f'{len(faults):,} of {len(self.source):,} images cannot be decoded: '

@@ -18,7 +18,6 @@ from cfn_jax import places, terminal
 from cfn_jax.data import (
   folder,
   grid,
-  image_sizes,
   listing,
   own_images,
   parts,
@@ -60,7 +59,7 @@ def prepare_proposals(
     out: the file to write, an .npz.
     root: a folder such as `VOCdevkit/VOC2007`, whose list `split` names the images.
     images: a folder of images instead.
-    opened: images instead, of readable sizes; of one that cannot be decoded the whole is the box.
+    opened: images instead.
     num_workers: processes; 0 is one per core.
 
   Raises:
@@ -92,7 +91,7 @@ def prepare_proposals(
         'files': source.stamp(),
       }
       parts.claim(kept / 'settings.json', stated)
-      make = functools.partial(_make_part, source, names, method, kept, opened is not None)
+      make = functools.partial(_make_part, source, names, method, kept)
       _make_missing(source, make, kept, num_workers)
       made = _join_parts(kept, names)
       for leftover in path.parent.glob(f'{glob.escape(path.name)}.*.tmp'):  # of killed processes
@@ -132,22 +131,14 @@ def _make_part(
   names: list[str],
   method: str,
   kept: pathlib.Path,
-  any_bad: bool,
   number: int,
   share: range,
 ) -> int:
   """Makes the proposals of a few images and keeps them; returns the part's number."""
   found = []
   for place in share:
-    try:
-      record = source[place]
-      image = decoding.decode_image(bytes(record.data), name=record.name)
-    except decoding.BadImage:
-      if not any_bad:
-        raise
-      height, width = image_sizes.read_size(pathlib.Path(source.root) / source.names[place])
-      found.append(np.array([[0, 0, width - 1, height - 1]], np.float32))
-      continue
+    record = source[place]
+    image = decoding.decode_image(bytes(record.data), name=record.name)
     found.append(METHODS[method](image))
   stored = proposal_files.join(
     [names[place] for place in share], found, source=f'cfn_jax.prepare, {method}'

@@ -93,7 +93,7 @@ def open_proposals(
     listed: the images of the whole list, without suffixes, in its order.
     names: the images that are wanted.
     sizes: height and width of each of them.
-    keep: of each image's boxes so many, the first ones; 0 keeps all.
+    keep: the number of boxes kept of each image, the first ones; 0: all.
 
   Raises:
     SourceError: a file that cannot be read or is of other images; an image without a box; boxes

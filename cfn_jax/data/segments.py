@@ -16,7 +16,7 @@ import numpy as np
 
 from cfn_jax.errors import CfnError
 
-SCALES = (50, 100, 150, 300)  # of the segmentation; the smallest segment has so many pixels, too
+SCALES = (50, 100, 150, 300)  # of the segmentation; also the pixels of its smallest segment
 _SIGMA = 0.8
 _LONG_SIDE_PX = 500  # a larger image is searched at this size
 _LEAST_SIDE = 1 / 20  # of a box, in short sides of the image

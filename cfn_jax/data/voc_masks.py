@@ -89,29 +89,11 @@ class Split:
 
 
 def open_masks(
-  *,
-  root: str,
-  split: str,
-  val_root: str,
-  val_split: str,
-  val_fraction: float,
-  sbd_root: str,
-  shared_images: str,
-  more_masks: str,
-  allow_empty_classes: bool,
+  fields: mask_splits.Fields, *, allow_empty_classes: bool
 ) -> tuple[Split, Split, tuple[str, ...]]:
   """Opens the training and the test images of a folder, or of two, with their masks.
 
   Args:
-    root: a folder of either layout.
-    split: a list of the training folder; '' where it has none: each image that has a mask.
-    val_root: a second folder, for the test; '': root.
-    val_split: as split, for the test.
-    val_fraction: held out by a hash of the names where no other folder and list is named.
-    sbd_root: a folder of SBD, whose list `split` is the training instead; '': root's is.
-    shared_images: what becomes of an image in both lists: 'leave_test' or 'leave_training'.
-    more_masks: a folder in root with masks of images that have none in `SegmentationClass`. Those
-      of `ImageSets/Main/<split>.txt` that neither split lists train too. '': off.
     allow_empty_classes: the test may show no pixel of a class.
 
   Returns:
@@ -120,17 +102,8 @@ def open_masks(
   Raises:
     SourceError: what is wrong, where, and what would be right.
   """
-  more_masks = more_masks and pathlib.PurePath(more_masks).as_posix()
-  training, testing = mask_splits.choose_splits(
-    root=root,
-    split=split,
-    val_root=val_root,
-    val_split=val_split,
-    val_fraction=val_fraction,
-    sbd_root=sbd_root,
-    shared_images=shared_images,
-    more_masks=more_masks,
-  )
+  more_masks = fields.more_masks and pathlib.PurePath(fields.more_masks).as_posix()
+  training, testing = mask_splits.choose_splits(fields._replace(more_masks=more_masks))
   names = mask_lists.read_classes(training.place)
   if (testing.place.root / mask_lists.CLASSES_FILE).exists():
     splits.check_same_classes(names, mask_lists.read_classes(testing.place))

@@ -153,14 +153,27 @@ def bootstrap_mean(
     ValueError: what `average_precision` refuses.
   """
   count, classes = scores.shape
-  rng = np.random.Generator(np.random.Philox(key=[seed, count]))
   means = []
-  for start in range(0, draws, 100):
-    size = min(100, draws - start)
-    times = rng.multinomial(count, np.full(count, 1 / count), size=size)  # [draws, n]
+  for times in np.array_split(draw_times(count, draws=draws, seed=seed), max(1, draws // 100)):
     areas = [_area(*_curve(scores[:, k], labels[:, k], times=times)) for k in range(classes)]
     means.append(np.ma.masked_invalid(areas).mean(axis=0).filled(math.nan))
-  low, high = np.nanquantile(np.concatenate(means), (0.025, 0.975))
+  return find_interval(np.concatenate(means))
+
+
+def draw_times(images: int, *, draws: int, seed: int) -> np.ndarray:
+  """Draws how often each image counts in each draw of a bootstrap, int64 `[draws, images]`.
+
+  Each draw takes as many images as there are, with replacement. The draws depend on the seed and on
+  the number of images alone, so those of two runs on the same test are paired.
+  """
+  rng = np.random.Generator(np.random.Philox(key=[seed, images]))
+  return rng.multinomial(images, np.full(images, 1 / images), size=draws)
+
+
+def find_interval(figures: np.ndarray) -> tuple[float, float]:
+  """Returns the 95 % interval of the figures of draws, without those that are nan; nan of none."""
+  known = figures[~np.isnan(figures)]
+  low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (math.nan, math.nan)
   return float(low), float(high)
 
 

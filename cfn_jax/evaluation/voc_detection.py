@@ -118,4 +118,4 @@ def make_run(
   )
   if config.magic_init:
     made = magic_init.add(made, config.magic_init, data.training.reader, seed=config.seed)
-  return passes.make_run(config, made, data, name, summary=made.summarize(trunk.label()))
+  return passes.make_run(config, made, data, name, label=trunk.label())

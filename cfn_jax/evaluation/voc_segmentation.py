@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import ml_collections
 
 from cfn_jax import fields
-from cfn_jax.data import feed, pipeline, voc_masks
+from cfn_jax.data import feed, mask_splits, pipeline, voc_masks
 from cfn_jax.evaluation import runs, tables, trunks
 from cfn_jax.evaluation.finetuning import magic_init
 from cfn_jax.evaluation.segmentation import passes
@@ -72,7 +72,7 @@ def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
     SourceError: what is wrong, where, and what would be right.
   """
   d = config.data
-  training, testing, class_names = voc_masks.open_masks(
+  chosen = mask_splits.Fields(
     root=d.root,
     split=d.split,
     val_root=d.val_root,
@@ -81,7 +81,9 @@ def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
     sbd_root=d.sbd_root,
     shared_images=d.shared_images,
     more_masks=d.more_masks,
-    allow_empty_classes=d.allow_empty_classes,
+  )
+  training, testing, class_names = voc_masks.open_masks(
+    chosen, allow_empty_classes=d.allow_empty_classes
   )
   for each in (training, testing):
     pipeline.Reader(each.source, seed=config.seed).check()
@@ -97,7 +99,7 @@ def make_run(
   if config.magic_init:
     reader = pipeline.Reader(data.training.source, seed=config.seed)
     made = magic_init.add(made, config.magic_init, reader, seed=config.seed)
-  return passes.make_run(config, made, data, name, summary=made.summarize(trunk.label()))
+  return passes.make_run(config, made, data, name, label=trunk.label())
 
 
 def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str]) -> None:

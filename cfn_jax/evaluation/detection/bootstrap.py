@@ -1,14 +1,14 @@
 """How sure a mean average precision is: a bootstrap over the images of the test.
 
-Each draw takes as many images as there are, with replacement. A detection is judged within its
-image, so verdicts stay, and only how often each counts changes. The interval is that of test images
-alone: training is not repeated. After average_precision.py.
+A detection is judged within its image, so verdicts stay, and only how often each counts changes.
+The interval is that of test images alone: training is not repeated. After average_precision.py.
 """
 
 import math
 
 import numpy as np
 
+from cfn_jax.evaluation import scores as score_lib
 from cfn_jax.evaluation.detection import average_precision
 
 _PLACES_AT_ONCE = 1024  # right detections of a class: bounds the memory
@@ -17,25 +17,12 @@ _PLACES_AT_ONCE = 1024  # right detections of a class: bounds the memory
 def draw_means(scores: average_precision.Scores, *, draws: int = 1000, seed: int = 0) -> np.ndarray:
   """Returns the mean average precision (11 points) of each draw, float64 `[draws]`.
 
-  A class without a positive in a draw is left out of its mean. The draws depend on the seed and on
-  the number of images alone, so those of two runs on the same test are paired.
+  A class without a positive in a draw is left out of its mean. The draws are `scores.draw_times`.
   """
-  images = len(scores.judged[0].positives)
-  rng = np.random.Generator(np.random.Philox(key=[seed, images]))
-  times = rng.multinomial(images, np.full(images, 1 / images), size=draws)  # [draws, images]
+  times = score_lib.draw_times(len(scores.judged[0].positives), draws=draws, seed=seed)
   figures = np.stack([_draw_class(each, times) for each in scores.judged], axis=1)
   known = np.sum(~np.isnan(figures), axis=1)
   return np.where(known > 0, np.nansum(figures, axis=1) / np.maximum(known, 1), math.nan)
-
-
-def interval(means: np.ndarray) -> tuple[float, float]:
-  """Returns the 95 % interval of what `draw_means` returns, or of the difference of two.
-
-  Draws without a figure are left out; nan where all are.
-  """
-  known = means[~np.isnan(means)]
-  low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (math.nan, math.nan)
-  return float(low), float(high)
 
 
 def compare(
@@ -58,7 +45,7 @@ def compare(
     raise ValueError('the two runs were not judged on the same images and classes')
   difference = first.mean_eleven_points - second.mean_eleven_points
   drawn = [draw_means(scores, draws=draws, seed=seed) for scores in (first, second)]
-  return difference, *interval(drawn[0] - drawn[1])
+  return difference, *score_lib.find_interval(drawn[0] - drawn[1])
 
 
 def _draw_class(judged: average_precision.Judged, times: np.ndarray) -> np.ndarray:

@@ -6,13 +6,12 @@ every float32 score, so a file says the same order as the arrays. After average_
 """
 
 import json
-import os
 import pathlib
-import urllib.parse
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from cfn_jax import names, places
 from cfn_jax.data import text_lists
 from cfn_jax.data.record import SourceError
 from cfn_jax.evaluation.detection import average_precision
@@ -27,8 +26,7 @@ def name_file(split: str, class_name: str) -> str:
   >>> name_file('test', 'cat'), name_file('val', 'traffic light/red')
   ('comp3_det_test_cat.txt', 'comp3_det_val_traffic%20light%2Fred.txt')
   """
-  made = [urllib.parse.quote(os.fsencode(part), safe='') for part in (split or 'all', class_name)]
-  return f'comp3_det_{"_".join(made)}.txt'
+  return f'comp3_det_{names.file_part(split or "all")}_{names.file_part(class_name)}.txt'
 
 
 def write_devkit(
@@ -142,8 +140,8 @@ def _json_lines(
 
 
 def _write(path: pathlib.Path, lines: Iterator[str]) -> None:
-  """Writes a file so that a process killed meanwhile leaves none, not a part of one."""
-  partial = path.with_name(f'{path.name}.partial')
-  with partial.open('w', encoding='utf-8', errors='surrogateescape') as file:
+  with (
+    places.replacing(path) as temporary,
+    temporary.open('w', encoding='utf-8', errors='surrogateescape') as file,
+  ):
     file.writelines(lines)
-  partial.replace(path)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from cfn_jax.data import pipeline, voc_objects
+from cfn_jax.evaluation import scores
 from cfn_jax.evaluation.detection import (
   average_precision,
   bootstrap,
@@ -23,8 +24,8 @@ from cfn_jax.pictures import detections as pictures
 from cfn_jax.pictures import figures
 
 FOLDER, SHEET = 'detections', 'detections.png'
-SHOWN_SCORE = 0.5  # boxes of lower scores are not drawn ...
-SHOWN_BOXES = 4  # ... but for the best so many of an image
+SHOWN_SCORE = 0.5  # the sheet shows boxes of this score and more,
+SHOWN_BOXES = 4  # and at least this many of an image, the best
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Judge:
       self._write(folder / FOLDER, rows['record'], found)
       with figures.spared(folder / SHEET):
         self._draw(folder / SHEET, rows['record'], found)
-    low, high = bootstrap.interval(bootstrap.draw_means(judged))
+    low, high = scores.find_interval(bootstrap.draw_means(judged))
     right = sum(int(np.sum(each.verdicts == average_precision.RIGHT)) for each in judged.judged)
     return {
       **_means(judged),

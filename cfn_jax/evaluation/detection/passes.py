@@ -6,23 +6,18 @@ the network.
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import ml_collections
 
-from cfn_jax import places
 from cfn_jax.data import canvases, feed, streams
-from cfn_jax.evaluation import identity, runs
+from cfn_jax.evaluation import runs
 from cfn_jax.evaluation.detection import detector as detectors
 from cfn_jax.evaluation.detection import judge, opened, transform
-from cfn_jax.models import alexnet
+from cfn_jax.evaluation.finetuning import dense
 from cfn_jax.training import optimizer
 from cfn_jax.training import task as tasks
-
-LEFT_OUT = 'left_out.txt'
 
 
 def make_run(
@@ -31,72 +26,56 @@ def make_run(
   data: opened.Opened,
   name: str,
   *,
-  summary: str,
+  label: str,
 ) -> runs.Run:
-  """Builds the run that trains a detector and scores it on the test images."""
-  detector.check()
-  training, testing, test = make_training(config, detector, data), data.testing, config.test
-  judged = judge.Judge(
-    testing.images,
-    testing.reader,
-    data.class_names,
-    split=config.data.val_split,
-    threshold=test.suppress_overlap,
-    mean_per_image=test.mean_per_image,
+  """Builds the run that trains a detector and scores it, see `dense.make_run`."""
+  training, testing, test = data.training, data.testing, config.test
+  feeds = dense.make_feeds(
+    config,
+    make_training(config, detector, data),
+    lambda limit: make_pass(config, testing, limit=limit),
+    len(testing.reader.source),
   )
-  count = len(testing.reader.source)
-  shown = min(config.data.val_max_images or count, count)
-  final = make_pass(config, detector, testing, limit=shown)
-  watched = make_pass(config, detector, testing, limit=min(test.watched_images, shown))
-  notes = [*data.training.images.notes, *testing.images.notes]
-
-  def write_files(workdir: pathlib.Path) -> None:
-    if notes and not jax.process_index():
-      with places.replacing(workdir / LEFT_OUT) as path:
-        path.write_text('\n'.join([*notes, '']), encoding='utf-8')
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     return {'found': detector.detect(params, batch, test.per_class), 'record': batch['record']}
 
-  classes = len(data.class_names)
-  task = tasks.Task(
-    name=config.task,
-    init=detector.init,
-    loss=detector.loss,
+  return dense.make_run(
+    config,
+    detector,
+    name,
+    feeds,
+    label=label,
+    judge=judge.Judge(
+      testing.images,
+      testing.reader,
+      data.class_names,
+      split=config.data.val_split,
+      threshold=test.suppress_overlap,
+      mean_per_image=test.mean_per_image,
+    ),
+    watch=measure,
+    measure=measure,
+    told=[
+      ('training', feeds.training.reader.source.description),
+      ('proposals', training.proposals.description),
+      ('test', testing.reader.source.description),
+      ('proposals', testing.proposals.description),
+    ],
+    notes=[*training.images.notes, *testing.images.notes],
+    fingerprint={
+      'training images': training.images.fingerprint,
+      'training proposals': training.proposals.fingerprint,
+      'test images': testing.images.fingerprint,
+    },
+    settings={'test proposals': testing.proposals.fingerprint},
     totals=('class_loss', 'box_loss', 'correct', 'count'),
     report=report_training,
-    train_batches=training.train,
-    records=training.names,
-    evaluations={'val': tasks.RowEvaluation(watched.evaluate, measure, judged.watch)},
     best='val_map_11_point',
     labels=lambda params: optimizer.label_parameters(params, locked=detector.locked),
     examples={'images': config.batch_size, 'regions': config.batch_size * config.regions.per_image},
-    fingerprint={
-      **identity.describe_training(config),
-      **detector.identify(),
-      'training images': data.training.images.fingerprint,
-      'training proposals': data.training.proposals.fingerprint,
-      'test images': testing.images.fingerprint,
-      'classes': list(data.class_names),
-    },
-    summary=[
-      ('run', summary),
-      ('training', training.reader.source.description),
-      ('proposals', data.training.proposals.description),
-      ('test', testing.reader.source.description),
-      ('proposals', testing.proposals.description),
-      ('canvases', f'training {_tell(training)}; test {_tell(final)}; a program for each'),
-      ('network', f'{alexnet.count_parameters(detector.shapes()):,} parameters, {classes} classes'),
-      *([('left out', f'{len(notes):,} boxes or images, see {LEFT_OUT}')] if notes else []),
-    ],
-    chance_loss=math.log(classes + 1),
-    write_files=write_files,
-    pictures={},
-    meta={'network': detector.describe(), 'class_names': list(data.class_names)},
+    chance_loss=math.log(len(data.class_names) + 1),
   )
-  passes = {'': tasks.RowEvaluation(final.evaluate, measure, judged.watch)}
-  settings = {'test images shown': shown, 'test proposals': testing.proposals.fingerprint}
-  return runs.Run(name, task, passes, settings, report=judged.report)
 
 
 def make_training(
@@ -122,14 +101,8 @@ def make_training(
   return feed.Feed(reader, made, feed.make_loading(config), config.batch_size)
 
 
-def make_pass(
-  config: ml_collections.ConfigDict,
-  detector: detectors.Detector,
-  testing: opened.Split,
-  *,
-  limit: int,
-) -> feed.Feed:
-  """Builds what feeds a pass over at most so many test images."""
+def make_pass(config: ml_collections.ConfigDict, testing: opened.Split, *, limit: int) -> feed.Feed:
+  """Builds what feeds a pass over at most `limit` test images."""
   records = streams.choose_records(testing.reader.source, limit)
   frames = canvases.TestFrames(
     testing.sizes(config.test.scales_px, config.images.longest_px, records),
@@ -152,8 +125,3 @@ def report_training(sums: Mapping[str, float]) -> dict[str, float]:
     'train_accuracy': sums['correct'] / count,
     'learning_rate': sums['learning_rate'],
   }
-
-
-def _tell(fed: feed.Feed) -> str:
-  """Writes how many canvases a feed has, and their heights and widths."""
-  return canvases.tell(fed.transform.frames.canvases)  # type: ignore[attr-defined]

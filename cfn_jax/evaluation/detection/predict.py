@@ -61,7 +61,7 @@ def predict(
   names = detector.class_names
   source, stems, sizes, bad = own_images.open_images(images)
   found_at = _open_proposals(config, proposals, source, stems, sizes)
-  reader = pipeline.Reader(source, seed=config.seed, on_bad_image='skip')
+  reader = pipeline.Reader(source, seed=config.seed)
   frames = canvases.TestFrames(
     canvases.Sizes.of(sizes, tuple(config.test.scales_px), config.images.longest_px),
     config.eval_batch_size,
@@ -69,7 +69,6 @@ def predict(
   )
   made = transform.TestRegions(frames, found_at, found_at.most)
   fed = feed.Feed(reader, made, pipeline.Loading(), config.eval_batch_size)
-  fed.bad.open(out)
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     found = detector.detect(params, batch, config.test.per_class)
@@ -91,10 +90,9 @@ def predict(
     image = reader.decode(int(record))[1]
     path = out / PICTURES / f'{stems[record]}.png'
     pictures.draw_image(path, image, *judge.gather_image(detections, row), names)
-  bad += len(source) - len(rows['record'])
   count = sum(len(each.scores) for each in detections)
-  told = f'; {bad:,} images could not be read' if bad else ''
-  return f'{count:,} objects in {len(rows["record"]):,} images, in {out}{told}'
+  told = f'; {bad:,} could not be decoded' if bad else ''
+  return f'{count:,} objects in {len(source):,} images, in {out}{told}'
 
 
 def _open_proposals(

@@ -14,38 +14,23 @@ from cfn_jax.data import boxes
 _GROUPS_AT_ONCE = 512  # their boxes stay in the processor's cache
 
 
-def suppress(found: np.ndarray, threshold: float) -> np.ndarray:
-  """Returns which boxes stay, by falling score; of equal scores the first comes first.
-
-  Args:
-    found: float `[n, 5]`, boxes with their scores last.
-    threshold: the overlap at which the box of the lower score is dropped.
-
-  Returns:
-    int64 `[m]`, indices into `found`.
-
-  Raises:
-    ValueError: a score is nan.
-
-  >>> suppress(np.array([[0, 0, 9, 9, 0.9], [0, 0, 9, 19, 0.8], [50, 0, 59, 9, 0.95]]), 0.5)
-  array([2, 0])
-  """
-  order = np.argsort(-found[:, 4], kind='stable')
-  return order[suppress_groups(found[None], threshold)[0][order]]
-
-
 def suppress_groups(found: np.ndarray, threshold: float) -> np.ndarray:
   """Says which boxes stay in each of many groups, such as the classes of many images.
 
   Args:
-    found: float `[..., n, 5]`, in any order; a score of -inf marks an empty place.
-    threshold: see `suppress`.
+    found: float `[..., n, 5]`, boxes with their scores last, in any order; of equal scores the
+      first counts as the higher one. A score of -inf marks an empty place.
+    threshold: the overlap at which the box of the lower score is dropped.
 
   Returns:
     bool `[..., n]`.
 
   Raises:
     ValueError: a score is nan.
+
+  >>> found = np.array([[0, 0, 9, 9, 0.9], [0, 0, 9, 19, 0.8], [50, 0, 59, 9, 0.95]])
+  >>> suppress_groups(found, 0.5).tolist()
+  [True, False, True]
   """
   if np.isnan(found[..., 4]).any():
     raise ValueError(f'{np.isnan(found[..., 4]).sum():,} scores are nan')

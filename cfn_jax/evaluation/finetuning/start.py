@@ -4,6 +4,7 @@ Paper, section 4: conv1 .. conv5 are given, the rest is drawn. Shared by classif
 detection and segmentation.
 """
 
+import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ VIEW_PX = 227  # of AlexNet's: of the whole images that magic_init looks at
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Start:
+class Start(abc.ABC):
   """A network, and what it starts from.
 
   Attributes:
@@ -52,13 +53,13 @@ class Start:
   rescale: Callable[[Params], Params] | None = None
   padding: int = -1
 
+  @abc.abstractmethod
   def shapes(self) -> Any:
     """Returns the shapes of the parameters."""
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def logits(self, params: Any, images: Any, key: Any = None) -> Any:
     """Returns logits `[B, K]` of views uint8 `[B, px, px, 3]`; with a key, dropout is on."""
-    raise NotImplementedError
 
   def check(self) -> None:
     """Raises WeightsError where the given layers do not fit the network.

@@ -12,6 +12,8 @@ from collections.abc import Collection
 
 import numpy as np
 
+from cfn_jax.evaluation import scores
+
 VOID = 255
 
 
@@ -96,26 +98,16 @@ def draw_means(
   """Returns the mean IoU of each draw of images, float64 `[draws]`.
 
   A class that neither the truth nor the answers of a draw show is left out of its mean. The draws
-  depend on the seed and on the number of images alone, so those of two runs on the same test are
-  paired.
+  are `scores.draw_times`.
 
   Args:
     histograms: integers `[N, K, K]`, of each image.
   """
   images, _, classes = histograms.shape
-  rng = np.random.Generator(np.random.Philox(key=[seed, images]))
-  times = rng.multinomial(images, np.full(images, 1 / images), size=draws)  # [draws, images]
+  times = scores.draw_times(images, draws=draws, seed=seed)
   sums = times.astype(np.float64) @ _reduce(histograms).reshape(images, -1)
   right, own, answered = sums.reshape(draws, 3, classes).swapaxes(0, 1)
   return _mean(_divide_iou(right, own, answered, left_out))
-
-
-def interval(means: np.ndarray) -> tuple[float, float]:
-  """Returns the 95 % interval of what `draw_means` returns, or of the difference of two."""
-  if np.isnan(means).all():
-    return math.nan, math.nan
-  low, high = np.nanquantile(means, (0.025, 0.975))
-  return float(low), float(high)
 
 
 def compare(
@@ -141,7 +133,7 @@ def compare(
     raise ValueError('the two runs were not judged on the same images and classes')
   means = [measure(each.sum(axis=0), left_out=left_out).mean_iou for each in (first, second)]
   drawn = [draw_means(each, left_out=left_out, draws=draws, seed=seed) for each in (first, second)]
-  return means[0] - means[1], *interval(drawn[0] - drawn[1])
+  return means[0] - means[1], *scores.find_interval(drawn[0] - drawn[1])
 
 
 def _reduce(histograms: np.ndarray) -> np.ndarray:

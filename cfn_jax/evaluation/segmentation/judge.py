@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from cfn_jax.data import pipeline, voc_masks
+from cfn_jax.evaluation import scores
 from cfn_jax.evaluation.segmentation import confusion, mask_pngs
 from cfn_jax.pictures import figures
 from cfn_jax.pictures import segmentations as pictures
@@ -49,8 +50,8 @@ class Judge:
       with figures.spared(folder / SHEET):
         self._draw(folder / SHEET, rows)
     left_out = self.masks.unseen
-    scores = confusion.measure(total, left_out=left_out)
-    low, high = confusion.interval(confusion.draw_means(rows['pixels'], left_out=left_out))
+    found = confusion.measure(total, left_out=left_out)
+    low, high = scores.find_interval(confusion.draw_means(rows['pixels'], left_out=left_out))
     background = np.zeros_like(total)
     background[:, 0] = total.sum(axis=1)
     names = self.masks.class_names
@@ -59,21 +60,21 @@ class Judge:
       'val_mean_iou_low': low,
       'val_mean_iou_high': high,
       'per_class': {
-        'iou': dict(zip(names, scores.iou.tolist())),
-        'accuracy': dict(zip(names, scores.accuracy.tolist())),
+        'iou': dict(zip(names, found.iou.tolist())),
+        'accuracy': dict(zip(names, found.accuracy.tolist())),
         'pixels': dict(zip(names, total.sum(axis=1).tolist())),
       },
       'all_background': self._means(background),
       'classes_without_figure': [
-        name for name, iou in zip(names, scores.iou) if not np.isfinite(iou)
+        name for name, iou in zip(names, found.iou) if not np.isfinite(iou)
       ],
       'pixels': total.tolist(),
     }
 
   def _means(self, pixels: np.ndarray) -> dict[str, float]:
-    scores = confusion.measure(pixels, left_out=self.masks.unseen)
+    found = confusion.measure(pixels, left_out=self.masks.unseen)
     names = ('mean_iou', 'mean_accuracy', 'pixel_accuracy', 'frequency_weighted_iou')
-    return {f'val_{name}': getattr(scores, name) for name in names}
+    return {f'val_{name}': getattr(found, name) for name in names}
 
   def _answer(self, rows: Mapping[str, np.ndarray], row: int) -> tuple[int, np.ndarray]:
     """Returns the record of a row, and its answer at the image's own size."""

@@ -7,13 +7,12 @@ comp5 stands for training on its own data alone, comp6 for other data too. Files
 """
 
 import io
-import os
 import pathlib
-import urllib.parse
 
 import numpy as np
 from PIL import Image
 
+from cfn_jax import names, places
 from cfn_jax.data import mask_files
 
 
@@ -23,7 +22,7 @@ def name_folder(split: str) -> str:
   >>> name_folder('val'), name_folder(''), name_folder('my/list')
   ('comp5_val_cls', 'comp5_all_cls', 'comp5_my%2Flist_cls')
   """
-  return f'comp5_{urllib.parse.quote(os.fsencode(split or "all"), safe="")}_cls'
+  return f'comp5_{names.file_part(split or "all")}_cls'
 
 
 def write_mask(folder: pathlib.Path, stem: str, mask: np.ndarray) -> pathlib.Path:
@@ -37,9 +36,8 @@ def write_mask(folder: pathlib.Path, stem: str, mask: np.ndarray) -> pathlib.Pat
   """
   path = folder / f'{stem}.png'
   path.parent.mkdir(parents=True, exist_ok=True)
-  partial = path.with_name(f'{path.name}.partial')
-  partial.write_bytes(encode_mask(mask))
-  partial.replace(path)
+  with places.replacing(path) as temporary:
+    temporary.write_bytes(encode_mask(mask))
   return path
 
 

@@ -39,15 +39,14 @@ def predict(
   """
   segmenter = segmenters.rebuild(folder, config, meta)
   source, stems, sizes, bad = own_images.open_images(images)
-  reader = pipeline.Reader(source, seed=config.seed, on_bad_image='skip')
+  reader = pipeline.Reader(source, seed=config.seed)
   frames = canvases.TestFrames(
     canvases.Sizes.as_they_are(sizes), config.eval_batch_size, config.images.canvases
   )
   shown = transform.ShowImages(frames)
   fed = feed.Feed(reader, shown, pipeline.Loading(), config.eval_batch_size)
-  fed.bad.open(out)
   (out / PICTURES).mkdir(exist_ok=True)
-  answer, count = jax.jit(segmenter.answer), 0
+  answer = jax.jit(segmenter.answer)
   params = jax.device_put(segmenter.given)
   with contextlib.closing(fed.evaluate()) as batches, terminal.make_bar(total=len(source)) as bar:
     for batch in batches:
@@ -60,8 +59,6 @@ def predict(
         path = out / PICTURES / f'{stems[record]}.png'
         image = batch['image'][row, :height, :width]
         pictures.draw_image(path, image, mask, segmenter.class_names)
-        count += 1
         bar.update()
-  bad += len(source) - count
-  told = f'; {bad:,} images could not be read' if bad else ''
-  return f'{count:,} images, in {out}{told}'
+  told = f'; {bad:,} could not be decoded' if bad else ''
+  return f'{len(source):,} images, in {out}{told}'

@@ -26,8 +26,6 @@ class ShowImages:
 
 def show_image(image: np.ndarray, canvas: tuple[int, int], record: int) -> pipeline.Batch:
   """Puts an image at the top left of a black canvas."""
-  # One that stands in for an image that cannot be decoded, and is not counted, may be larger.
-  image = image[: canvas[0], : canvas[1]]
   height, width = image.shape[:2]
   shown = np.zeros((*canvas, 3), np.uint8)
   shown[:height, :width] = image
