@@ -92,9 +92,28 @@ def add_images(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   d.val_split = 'imagenet2012:validation'  # as split, for validation or test
   d.val_fraction = 0.1  # held out by a hash of the names where neither of these is named
   d.val_max_images = 0  # validate or test on at most this many, a random subset; 0: on all
+  add_loading(d)
+  return d
+
+
+def add_loading(d: ml_collections.ConfigDict) -> None:
+  """Adds to the section `data` what loads images."""
   d.num_workers = 8  # loader processes; 0: threads of this process
   d.num_threads = 1  # reading threads in each process
   d.read_ahead_batches = 2  # batches that each loader process keeps ready
+
+
+def add_annotated(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Adds the section `data` of a VOC folder whose objects or pixels are annotated."""
+  d = c.data = ml_collections.ConfigDict()
+  d.root = ''  # a folder of VOC's layout, of any classes
+  d.split = 'train'  # a list of ImageSets; '': every image that is annotated
+  d.val_root = ''  # a second folder, for the test; '': the same
+  d.val_split = 'val'  # as split, for the test
+  d.val_fraction = 0.2  # held out by a hash of the names where neither of these is named
+  d.val_max_images = 0  # test on at most this many, a random subset; 0: on all
+  d.allow_empty_classes = False  # True: a class that the test lacks is skipped and named
+  add_loading(d)
   return d
 
 
@@ -223,16 +242,32 @@ def use_voc(c: ml_collections.ConfigDict) -> None:
   c.data.num_workers = 0
 
 
-def use_small(c: ml_collections.ConfigDict) -> None:
-  """Sets what the small variants share: a folder of photographs, weights of cfn.py:small, a CPU."""
-  use_folder(c)
+def use_small_network(c: ml_collections.ConfigDict) -> None:
+  """Sets what fits weights of cfn.py:small, and is small enough for a CPU."""
   c.model.init = 'he'
   c.model.fc6_features = 256
   c.model.fc7_features = 256
   c.schedule = 'cosine'
+  c.keep_latest = 1
+
+
+def use_small_annotated(c: ml_collections.ConfigDict) -> None:
+  """Sets what small detections and segmentations share."""
+  use_small_network(c)
+  c.data.num_workers = 0
+  c.model.width = 0.5
+  c.model.fc_init = 'he'
+  c.warmup_steps = 100
+  c.log_every_steps = 50
+  c.eval_every_steps = c.checkpoint_every_steps = 1_000
+
+
+def use_small(c: ml_collections.ConfigDict) -> None:
+  """Sets what the small variants share: a folder of photographs, weights of cfn.py:small, a CPU."""
+  use_folder(c)
+  use_small_network(c)
   c.warmup_steps = 20
   c.log_every_steps = 25
-  c.keep_latest = 1
 
 
 def use_small_pretraining(c: ml_collections.ConfigDict) -> None:

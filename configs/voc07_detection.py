@@ -28,18 +28,9 @@ def _paper() -> ml_collections.ConfigDict:
   c.locked_convolutions = 1  # how many stay as given, from conv1 up; 1 is the framework's
   c.magic_init = ''  # initial values from data: '' (off), 'fresh' or 'calibrated'
 
-  d = c.data = ml_collections.ConfigDict()
-  d.root = ''  # a folder of VOC's layout, of any classes
-  d.split = 'trainval'  # a list of ImageSets/Main; '': every image with an annotation
-  d.val_root = ''  # a second folder, for the test; '': the same
-  d.val_split = 'test'  # as split, for the test
-  d.val_fraction = 0.2  # held out by a hash of the names where neither of these is named
-  d.val_max_images = 0  # test on at most this many, a random subset; 0: on all
+  d = training.add_annotated(c)
+  d.update(split='trainval', val_split='test')
   d.on_bad_box = 'fail'  # a box outside its image, or none: 'fail', or 'clip' it and note it
-  d.allow_empty_classes = False  # True: a class without test objects is skipped and named
-  d.num_workers = 4  # loader processes; 0: threads of this process
-  d.num_threads = 1  # reading threads in each process
-  d.read_ahead_batches = 2  # batches that each loader process keeps ready
 
   p = c.proposals = ml_collections.ConfigDict()
   p.train = ''  # regions of the images: 'grid', or a file; see docs/data.md
@@ -83,23 +74,15 @@ def _single_scale(c: ml_collections.ConfigDict) -> None:
 def _small(c: ml_collections.ConfigDict) -> None:
   """For weights of cfn.py:small: images of 160 px, conv1's stride 2, a grid of windows."""
   _single_scale(c)
-  c.data.num_workers = 0
+  training.use_small_annotated(c)
   c.data.split = 'train'
   c.data.val_split = 'val'
   c.proposals.train = c.proposals.test = 'grid'
   c.images.scales_px = c.test.scales_px = (160,)
   c.images.longest_px = 267
   c.model.stride = 2
-  c.model.width = 0.5
-  c.model.init = c.model.fc_init = 'he'
-  c.model.fc6_features = c.model.fc7_features = 256
   c.num_steps = 4_000
   c.learning_rate = 0.02
-  c.schedule = 'cosine'
-  c.warmup_steps = 100
-  c.log_every_steps = 50
-  c.eval_every_steps = c.checkpoint_every_steps = 1_000
-  c.keep_latest = 1
   c.test.watched_images = 200
 
 

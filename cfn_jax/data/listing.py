@@ -40,6 +40,11 @@ def is_image(name: str) -> bool:
   return name.lower().endswith(SUFFIXES)
 
 
+def prefer_jpegs(names: list[str]) -> list[str]:
+  """Returns the JPEGs of some files of one name, or all where none is: others may be masks."""
+  return [name for name in names if name.lower().endswith(JPEG_SUFFIXES)] or names
+
+
 def is_passed_over(name: str) -> bool:
   """Whether a part of a path is hidden (resource forks too) or a folder of the system.
 

@@ -31,9 +31,9 @@ class Place(NamedTuple):
     return _index(self.root, folder)
 
   def index_images(self) -> dict[str, list[str]]:
-    """Lists the images by stem: JPEGs before others, such as masks of them."""
+    """Lists the images by stem; see `listing.prefer_jpegs`."""
     return {
-      stem: [each for each in images if each.lower().endswith(listing.JPEG_SUFFIXES)] or images
+      stem: listing.prefer_jpegs(images)
       for stem, names in _index(self.root, self.images).items()
       if (images := list(filter(listing.is_image, names)))
     }

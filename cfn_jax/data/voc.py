@@ -155,7 +155,7 @@ def _list_annotations(path: pathlib.Path) -> list[str]:
 
 
 def _list_files(folder_path: pathlib.Path) -> dict[str, list[str]]:
-  """Lists a folder's images by name without suffix: JPEGs before others, such as masks of them."""
+  """Lists a folder's images by name without suffix; see `listing.prefer_jpegs`."""
   found: dict[str, list[str]] = {}
   try:
     with os.scandir(folder_path) as entries:
@@ -165,7 +165,4 @@ def _list_files(folder_path: pathlib.Path) -> dict[str, list[str]]:
   for name in names:
     if listing.is_image(name) and not listing.is_passed_over(name):
       found.setdefault(pathlib.PurePath(name).stem, []).append(name)
-  return {
-    stem: [name for name in each if name.lower().endswith(listing.JPEG_SUFFIXES)] or each
-    for stem, each in found.items()
-  }
+  return {stem: listing.prefer_jpegs(each) for stem, each in found.items()}
