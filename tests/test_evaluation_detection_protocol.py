@@ -302,6 +302,24 @@ def test_predict_finds_what_the_test_found_and_names_damaged_images(
 # ---- bad input
 
 
+def test_other_boxes_and_other_proposals_are_another_run(voc, tmp_path):
+  shutil.copytree(voc, tmp_path / 'x')
+
+  def identify(**fields):
+    config = detection_cases.make_config(tmp_path / 'x', **fields)
+    return voc_detection.make_plan(config).runs[0].task.fingerprint
+
+  before = identify()
+  assert before == identify() != identify(**{'proposals.keep': 39})
+  for stem in ('train0', 'val0'):
+    shown = detection_cases.OBJECTS[0]
+    moved = [(shown[0][0], (5, 6, 40, 50), False), *shown[1:]]
+    detection_cases.write_annotation(tmp_path / 'x', stem, moved)
+    after = identify()
+    assert before != after
+    before = after
+
+
 def test_damaged_images_and_images_listed_twice_are_named_before_any_training(voc, tmp_path):
   shutil.copytree(voc, tmp_path / 'x')
   path = tmp_path / 'x/JPEGImages/val1.png'

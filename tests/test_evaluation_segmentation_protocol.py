@@ -275,6 +275,16 @@ def test_an_image_that_cannot_be_decoded_is_named_before_any_training(voc, tmp_p
     voc_segmentation.make_plan(make_config(spoil(voc, tmp_path / 'x')))
 
 
+@pytest.mark.parametrize('stem', ['train0', 'val0'])
+def test_another_mask_is_another_run(voc, tmp_path, stem):
+  shutil.copytree(voc, tmp_path / 'x')
+  config = make_config(tmp_path / 'x')
+  before = voc_segmentation.make_plan(config).runs[0].task.fingerprint
+  assert before == voc_segmentation.make_plan(config).runs[0].task.fingerprint
+  write_mask(tmp_path / 'x', stem, draw_mask(np.random.default_rng(5), *SIZES[0]))
+  assert before != voc_segmentation.make_plan(config).runs[0].task.fingerprint
+
+
 def test_a_list_that_names_an_image_twice_is_refused(voc, tmp_path):
   shutil.copytree(voc, tmp_path / 'x')
   with (tmp_path / 'x/ImageSets/Segmentation/val.txt').open('a') as file:
