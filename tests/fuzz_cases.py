@@ -194,6 +194,15 @@ def _shuffle_some(rng: random.Random, arguments: list[str]) -> list[str]:
 
 
 def _draw_visualize(rng: random.Random, root: pathlib.Path, places: list[str]) -> list[str]:
+  part = rng.choice(('puzzles', 'filters', 'units'))
+  if part != 'puzzles':
+    paths = (*places, *ADDRESSES)
+    known = {'weights': paths, 'out': paths, 'step': NUMBERS, 'x': ('1',)}
+    own = {'images': paths, 'tiles': NUMBERS, 'tile-px': NUMBERS, 'units': ('conv1:0', 'x', ':')}
+    sound = [f'--weights={rng.choice(paths)}', '--out=p.png']
+    if part == 'units':
+      known, sound = known | own, [*sound, f'--images={root}/photos']
+    return [part, *sound, *_options(rng, known, rng.choice((0, 1, 1, 2)))]
   name = rng.choice(('cfn', 'cfn', 'alexnet_to_jigsaw', 'knn'))
   out = rng.choice(('p.png', 'p.png', 'p.gif', 'a/b.jpg', '', *places, *ADDRESSES))
   arguments = [argument for argument in _small_run(name, root) if '--workdir' not in argument]

@@ -1,6 +1,6 @@
 """Images of one's own, without labels: those of a folder that can be decoded, with their sizes.
 
-Used by `predict`. An image is called by its name without folder and suffix.
+What `predict` makes of an image is called by the image's name without folder and suffix.
 """
 
 import pathlib
@@ -29,10 +29,24 @@ class OwnImages(NamedTuple):
 
 
 def open_images(root: pathlib.Path) -> OwnImages:
-  """Lists the images under a folder; those that cannot be decoded are named on the terminal.
+  """Opens the images under a folder as `open_decodable` does, each with a name of its own.
 
   Raises:
     SourceError: there is none, or two of one name.
+  """
+  source, bad = open_decodable(root)
+  sizes = np.array([image_sizes.read_size(root / name) for name in source.names], np.int32)
+  return OwnImages(source, find_stems(source), sizes, bad)
+
+
+def open_decodable(root: pathlib.Path) -> tuple[folder.FileSource, int]:
+  """Lists the images under a folder; those that cannot be decoded are named on the terminal.
+
+  Returns:
+    The others, in the order of their names, and how many are left out.
+
+  Raises:
+    SourceError: there is none.
   """
   found = listing.list_images(root)
   faults = pipeline.Reader(folder.labelled(root, found, ()), seed=0).find_faults()
@@ -41,9 +55,7 @@ def open_images(root: pathlib.Path) -> OwnImages:
   names = [name for index, name in enumerate(found.names) if index not in faults]
   if not names:
     raise SourceError(f'{root}: none of the {len(found.names):,} images can be decoded')
-  source = folder.labelled(root, found._replace(names=listing.Names.of(names)), ())
-  sizes = np.array([image_sizes.read_size(root / name) for name in names], np.int32)
-  return OwnImages(source, find_stems(source), sizes, len(faults))
+  return folder.labelled(root, found._replace(names=listing.Names.of(names)), ()), len(faults)
 
 
 def find_stems(source: folder.FileSource) -> list[str]:

@@ -5,7 +5,7 @@ reader and writer takes them from here.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -124,6 +124,37 @@ def map_sides(
   conv2 = pooled(conv1, pool_padding)
   conv3 = pooled(conv2, pool_padding)
   return dict(zip((*CONVOLUTIONS, 'pool5'), (conv1, conv2, conv3, conv3, conv3, pooled(conv3, 0))))
+
+
+class Field(NamedTuple):
+  """What one value of a layer's output sees of the image, along one axis, in pixels.
+
+  Value i sees `size_px` pixels from `start_px + i * pitch_px` on, which may lie outside the image.
+  """
+
+  start_px: int
+  size_px: int
+  pitch_px: int
+
+
+def receptive_fields(stride: int, *, padding: int = 0) -> dict[str, Field]:
+  """Returns what the outputs of conv1 .. conv5 see, by layer; pools are not padded.
+
+  >>> [field.size_px for field in receptive_fields(4).values()]
+  [11, 51, 99, 131, 163]
+  """
+  fields, field = {}, Field(0, 1, 1)
+
+  def after(window: int, stride: int, padding: int) -> Field:
+    start, size, pitch = field
+    return Field(start - padding * pitch, size + (window - 1) * pitch, pitch * stride)
+
+  for index, name in enumerate(CONVOLUTIONS):
+    if index in (1, 2):
+      field = after(3, 2, 0)
+    own = (stride, padding) if index == 0 else (1, PADDINGS[index])
+    field = fields[name] = after(KERNELS_PX[index], *own)
+  return fields
 
 
 def check_input_size(size_px: int, stride: int, *, padding: int = 0) -> None:

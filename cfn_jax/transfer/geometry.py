@@ -23,6 +23,17 @@ def choose_input_px(weights: weights_lib.Weights) -> int:
   raise weights_lib.WeightsError(f'no image gives a pool5 of {wanted} x {wanted} for fc6')
 
 
+def choose_tile(weights: weights_lib.Weights) -> tuple[int, int]:
+  """Returns the side of the tiles that a network learned from, and the short side of their images.
+
+  Where the record of training does not say it: the side that fc6 of a CFN was made for, else the
+  paper's 64 px, in images of four tiles.
+  """
+  made_for = choose_input_px(weights) if weights.kind == 'cfn' else 64
+  tile_px = _read_puzzle(weights, 'tile_px') or made_for
+  return tile_px, _read_puzzle(weights, 'resize_px') or 4 * tile_px
+
+
 def choose_grid(weights: weights_lib.Weights) -> int:
   """Returns how many tiles a side an image is cut into for fc6 of a CFN.
 

@@ -1,0 +1,95 @@
+"""conv1's filters as images, of one network or of several side by side.
+
+Paper, figure of conv1: filters that look for colour edges are what chromatic aberration teaches.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cfn_jax import names
+from cfn_jax.jigsaw import puzzle
+from cfn_jax.pictures import figures
+
+_COLUMNS = 8  # filters beside each other, in each group
+_SIDE, _GAP, _LINE = 0.42, 0.3, 0.2  # of a filter, between groups, of a line of text; in inches
+_HEAD = 2.4 * _LINE
+
+
+class Filters(NamedTuple):
+  """The filters of one network.
+
+  Attributes:
+    rgb: float32 `[h, w, 3, F]`: what a pixel's R, G and B add to each output, per level of 0..255.
+    groups: how many equal parts of them the next layer sees one of.
+  """
+
+  name: str
+  rgb: np.ndarray
+  groups: int
+
+  def colour_shares(self) -> np.ndarray:
+    """Returns for each filter the share of its squared weights that grey pixels do not see: `[F]`.
+
+    0 is a filter of brightness alone; 1 one that answers to colour alone.
+    """
+    total = np.square(self.rgb).sum((0, 1, 2))
+    colour = np.square(self.rgb - self.rgb.mean(2, keepdims=True)).sum((0, 1, 2))
+    return colour / np.where(total > 0, total, 1)
+
+  def describe(self) -> str:
+    """Returns a line: how many there are, how many of them are of colour."""
+    shares = self.colour_shares()
+    return (
+      f'{len(shares)} filters, {np.count_nonzero(shares > 0.5)} of them mostly of colour; '
+      f'colour has {shares.mean():.0%} of the squared weights'
+    )
+
+
+def draw_filters(path: pathlib.Path, shown: Sequence[Filters]) -> None:
+  """Draws the filters of each network: a row of its groups, on one scale that is grey at 0.
+
+  Raises:
+    OSError: the picture cannot be written.
+  """
+  sheets = [
+    [puzzle.assemble(each, columns=_COLUMNS, gap_px=1, fill=1) for each in split(one)]
+    for one in shown
+  ]
+  wide = max(sum(_inches(sheet)[0] + _GAP for sheet in row) for row in sheets) + _GAP
+  high = sum(max(_inches(sheet)[1] for sheet in row) + _HEAD + _GAP for row in sheets)
+  figure = figures.make(wide, high)
+  figure.set_layout_engine('none')
+  top = high
+  for one, row in zip(shown, sheets):
+    for line, text in enumerate((one.name, one.describe())):
+      place = (top - (0.7 + line) * _LINE) / high
+      figure.text(0.5, place, names.drawable(text), fontsize=9 - line, ha='center', va='center')
+    top -= _HEAD
+    left = (wide - sum(_inches(sheet)[0] + _GAP for sheet in row) + _GAP) / 2
+    for sheet in row:
+      across, tall = _inches(sheet)
+      axes = figure.add_axes((left / wide, (top - tall) / high, across / wide, tall / high))
+      axes.imshow(sheet, interpolation='nearest', aspect='auto')
+      axes.axis('off')
+      left += across + _GAP
+    top -= max(_inches(sheet)[1] for sheet in row) + _GAP
+  figures.save(figure, path)
+
+
+def split(one: Filters) -> list[np.ndarray]:
+  """Returns the filters of each group as images of one scale, float32 `[n, h, w, 3]` in 0..1.
+
+  0.5 is a weight of 0; the largest weight of the whole network is 0 or 1.
+  """
+  largest = np.abs(one.rgb).max()
+  images = 0.5 + one.rgb.transpose(3, 0, 1, 2) / (2 * largest if largest else 1)
+  return np.split(images, one.groups)
+
+
+def _inches(sheet: np.ndarray) -> tuple[float, float]:
+  """Returns the width and height that a sheet has in the picture."""
+  width = _COLUMNS * _SIDE
+  return width, width * sheet.shape[0] / sheet.shape[1]
