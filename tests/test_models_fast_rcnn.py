@@ -52,6 +52,9 @@ def test_pooling_equals_caffes_loops_where_values_are_equal_too(size):
     return layers.roi_max_pool(maps, jnp.asarray(rois), scale=1 / 16, size=size)
 
   np.testing.assert_array_equal(jax.jit(pool)(maps), pooled)
+  many = jnp.asarray(np.tile(rois, (15, 1)))  # more than are pooled at once
+  found = layers.roi_max_pool(maps, many, scale=1 / 16, size=size)
+  np.testing.assert_array_equal(found, np.tile(pooled, (15, 1, 1, 1)))
   found, back = jax.vjp(jax.jit(pool), maps)
   np.testing.assert_array_equal(found, pooled)
   np.testing.assert_array_equal(back(gradient)[0], wanted)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 Array = jax.Array
+_TOGETHER = 512  # regions that are pooled at once
 
 
 class _Runs(NamedTuple):
@@ -78,14 +79,21 @@ def pool(maps: Array, rois: Array, scale: float, size: int) -> Array:
   rows, columns = _find_bins(rois, (height, width), scale, size)
   runs = _maxima(_maxima(maps, 1), 3)  # [by columns, by rows, L, h, w, C]
   by_rows, flat = runs.shape[1], runs.reshape(-1, channels)
-  level = columns.level[:, None] * by_rows + rows.level[:, :, None]  # [R, n, n]
-  place = (level * len(maps) + rois[:, 0].astype(jnp.int32)[:, None, None]) * height
-  found = [
-    flat[(place + row[:, :, None]) * width + column[:, None]]
-    for row in rows.ends()
-    for column in columns.ends()
-  ]
-  return jnp.where(_is_empty(rows, columns), 0, functools.reduce(jnp.maximum, found))
+
+  def one(region: tuple[Array, _Runs, _Runs, Array]) -> Array:
+    image, rows, columns, empty = region
+    level = columns.level * by_rows + rows.level[:, None]  # [n, n]
+    place = (level * len(maps) + image) * height
+    found = [
+      flat[(place + row[:, None]) * width + column]  # [n, n, C]
+      for row in rows.ends()
+      for column in columns.ends()
+    ]
+    return jnp.where(empty, 0, functools.reduce(jnp.maximum, found))
+
+  # A loop, since XLA would find the place of each value anew where the next layer sees them flat.
+  regions = (rois[:, 0].astype(jnp.int32), rows, columns, _is_empty(rows, columns))
+  return lax.map(one, regions, batch_size=_TOGETHER)
 
 
 def _find(
