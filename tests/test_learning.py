@@ -17,8 +17,8 @@ ADAMW = (
   [
     ('relative_position:tiny', 'val_accuracy_low', 1 / 8),
     ('rotation:tiny', 'val_accuracy', 0.26),  # five photographs teach little of what is upright
-    ('cfn:plus_tiny', 'val_accuracy_low', 1 / 24),
-    (('cfn:tiny', *ADAMW), 'val_accuracy_low', 1 / 24),
+    pytest.param('cfn:plus_tiny', 'val_accuracy_low', 1 / 24, marks=pytest.mark.long),
+    pytest.param(('cfn:tiny', *ADAMW), 'val_accuracy_low', 1 / 24, marks=pytest.mark.long),
   ],
 )
 def test_rivals_and_solvers_beat_a_guess_on_photographs_that_they_never_saw(

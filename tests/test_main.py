@@ -254,11 +254,12 @@ def test_a_full_disk_is_named_where_the_system_names_nothing(tmp_path, monkeypat
   assert capsys.readouterr().err.endswith(f'error: {tmp_path}: No space left on device\n')
 
 
+LONG = (pytest.mark.slow, pytest.mark.long)
 NAMES = ('price_$1_$x^{1', 'caf\udce9', 'a[b]:cat:', '猫', 'a\nb')
 
 
 @pytest.mark.parametrize(
-  'name', [' '.join(NAMES), *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)]
+  'name', [' '.join(NAMES), *(pytest.param(name, marks=LONG) for name in NAMES)]
 )
 def test_images_of_any_name_are_trained_on_and_drawn(name, tmp_path):
   from PIL import Image

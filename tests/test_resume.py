@@ -57,7 +57,7 @@ def wait_for(aim, running, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('workers', [0, 2])
+@pytest.mark.parametrize('workers', [pytest.param(0, marks=pytest.mark.long), 2])
 def test_a_storm_of_kills_changes_no_bit(workers, straight, tmp_path):
   workdir, rng = tmp_path / 'run', random.Random(workers)
   arguments = (*STORM, f'--config.data.num_workers={workers}')

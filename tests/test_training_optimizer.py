@@ -207,7 +207,7 @@ def test_step_schedule_drops_at_each_multiple_of_decay_steps():
 
 @pytest.mark.slow
 def test_a_compiled_schedule_drops_at_the_step_and_not_one_later():
-  for decay_steps in (*range(1, 200), 117_000, 100_000):
+  for decay_steps in (*range(1, 200, 6), 117_000, 100_000):
     schedule = optimizer.make_schedule(
       'step',
       learning_rate=1.0,
