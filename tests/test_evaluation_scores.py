@@ -146,7 +146,8 @@ def test_the_interval_of_a_mean_is_that_of_scikit_learns_figures_over_the_same_d
         each.append(sklearn.metrics.average_precision_score(truth, shown))
     means.append(np.mean(each))
   wanted = np.quantile(means, (0.025, 0.975))
-  np.testing.assert_allclose(scores.bootstrap_mean(found, labels, draws=100, seed=7), wanted)
+  low, high = scores.find_interval(scores.draw_means(found, labels, draws=100, seed=7))
+  np.testing.assert_allclose((low, high), wanted)
 
 
 def test_the_interval_covers_the_figure_and_shrinks_with_more_images():
@@ -155,7 +156,7 @@ def test_the_interval_covers_the_figure_and_shrinks_with_more_images():
   for count in (100, 1600):
     labels = (rng.random((count, 4)) < 0.3).astype(np.uint8)
     found = rng.normal(size=(count, 4)) + labels
-    low, high = scores.bootstrap_mean(found, labels)
+    low, high = scores.find_interval(scores.draw_means(found, labels))
     names = tuple('abcd')
     assert low < scores.score_classes(found, labels, names).mean < high
     widths.append(high - low)

@@ -4,7 +4,6 @@ Of one class an image, or of several (VOC). Shared by fine-tuned networks and by
 features.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -54,11 +53,9 @@ def judge_scores(
   """
   area = scores.score_classes(found, labels, names)
   points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
-  low, high = scores.bootstrap_mean(found, labels) if interval else (math.nan, math.nan)
   return {
     'map': area.mean,
-    'map_low': low,
-    'map_high': high,
+    **(scores.keep_draws('map', scores.draw_means(found, labels)) if interval else {}),
     'map_11_point': points.mean,
     'per_class': area.per_class,
     'classes_without_figure': list(area.without),

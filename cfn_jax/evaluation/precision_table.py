@@ -49,13 +49,14 @@ def show(
   published = [
     (f'paper, VOC2007: {name}', [None] * place + [value]) for name, value in paper.items()
   ]
+  told = f'without a positive, not in the mean: {", ".join(absent)}' if absent else ''
   tables.show(
     f'Average precision in %, {first["val_count"]:,} test images (±: 95 % interval over them, one '
     f'training run), {training}; '
     + '; '.join(f'{run}: {label}' for run, label in labels.items() if run != label),
     columns,
     [per_class, [(over, means)], published],
-    caption=f'without a positive, not in the mean: {", ".join(absent)}' if absent else '',
+    caption='; '.join(filter(None, [tables.tell_difference(figures, [*MEANS.values()]), told])),
   )
 
 

@@ -7,7 +7,8 @@ NumPy in, floats out. The area under the precision-recall curve is scikit-learn'
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -137,13 +138,12 @@ def score_classes(
   return _average(per_class)
 
 
-def bootstrap_mean(
+def draw_means(
   scores: np.ndarray, labels: np.ndarray, *, draws: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-  """Returns the 95 % interval of mean average precision over draws of the images.
+) -> np.ndarray:
+  """Returns the mean average precision of each draw of images, float64 `[draws]`.
 
-  Each draw takes as many images as there are, with replacement; a class without a positive in it is
-  left out of its mean. The interval is that of test images alone: training is not repeated.
+  A class without a positive in a draw is left out of its mean. The draws are `draw_times`.
 
   Args:
     scores: float `[n, K]`.
@@ -157,7 +157,32 @@ def bootstrap_mean(
   for times in np.array_split(draw_times(count, draws=draws, seed=seed), max(1, draws // 100)):
     areas = [_area(*_curve(scores[:, k], labels[:, k], times=times)) for k in range(classes)]
     means.append(np.ma.masked_invalid(areas).mean(axis=0).filled(math.nan))
-  return find_interval(np.concatenate(means))
+  return np.concatenate(means)
+
+
+def keep_draws(name: str, drawn: np.ndarray) -> dict[str, Any]:
+  """Returns the 95 % interval of a figure over draws of the test images, and what they gave.
+
+  The interval is that of test images alone: training is not repeated.
+  """
+  low, high = find_interval(drawn)
+  kept = [round(value, 6) for value in drawn.tolist()]
+  return {f'{name}_low': low, f'{name}_high': high, f'{name}_draws': kept}
+
+
+def compare(
+  first: Mapping[str, Any], second: Mapping[str, Any], name: str
+) -> tuple[float, float, float]:
+  """Compares a figure of two runs on the same test images: how much the first is better.
+
+  Args:
+    first, second: figures with what `keep_draws` returned of each.
+
+  Returns:
+    The difference, and its 95 % interval over the draws, which are the same ones for both runs.
+  """
+  drawn = [np.array(figures[f'{name}_draws'], float) for figures in (first, second)]
+  return first[name] - second[name], *find_interval(drawn[0] - drawn[1])
 
 
 def draw_times(images: int, *, draws: int, seed: int) -> np.ndarray:

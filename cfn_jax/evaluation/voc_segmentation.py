@@ -120,13 +120,14 @@ def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str]) -> None
     means.append((label, [*row, _per_cent(first['all_background'][name])]))
   published = [(f'paper, mean IoU: {name}', [value]) for name, value in PAPER.items()]
   absent = first['classes_without_figure']
+  told = f'in no image and no answer, not in the mean: {", ".join(absent)}' if absent else ''
   tables.show(
     f'Intersection over union in %, {first["val_count"]:,} test images (±: 95 % interval over '
     'them, one training run); '
     + '; '.join(f'{run}: {label}' for run, label in labels.items() if run != label),
     [*labels, ALL_BACKGROUND],
     [classes, means, published],
-    caption=f'in no image and no answer, not in the mean: {", ".join(absent)}' if absent else '',
+    caption='; '.join(filter(None, [tables.tell_difference(figures, ['val_mean_iou']), told])),
   )
 
 

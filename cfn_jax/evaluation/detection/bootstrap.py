@@ -25,29 +25,6 @@ def draw_means(scores: average_precision.Scores, *, draws: int = 1000, seed: int
   return np.where(known > 0, np.nansum(figures, axis=1) / np.maximum(known, 1), math.nan)
 
 
-def compare(
-  first: average_precision.Scores,
-  second: average_precision.Scores,
-  *,
-  draws: int = 1000,
-  seed: int = 0,
-) -> tuple[float, float, float]:
-  """Compares two runs on the same test images: how much the first is better.
-
-  Returns:
-    The difference of the mean average precisions, and its 95 % interval.
-
-  Raises:
-    ValueError: the tests are not the same.
-  """
-  tests = [[each.positives for each in scores.judged] for scores in (first, second)]
-  if len(tests[0]) != len(tests[1]) or not all(map(np.array_equal, *tests)):
-    raise ValueError('the two runs were not judged on the same images and classes')
-  difference = first.mean_eleven_points - second.mean_eleven_points
-  drawn = [draw_means(scores, draws=draws, seed=seed) for scores in (first, second)]
-  return difference, *score_lib.find_interval(drawn[0] - drawn[1])
-
-
 def _draw_class(judged: average_precision.Judged, times: np.ndarray) -> np.ndarray:
   """Returns the figure of one class in each draw, `[draws]`; nan without a positive.
 

@@ -57,12 +57,10 @@ class Judge:
       self._write(folder / FOLDER, rows['record'], found)
       with figures.spared(folder / SHEET):
         self._draw(folder / SHEET, rows['record'], found)
-    low, high = scores.find_interval(bootstrap.draw_means(judged))
     right = sum(int(np.sum(each.verdicts == average_precision.RIGHT)) for each in judged.judged)
     return {
       **_means(judged),
-      'val_map_11_point_low': low,
-      'val_map_11_point_high': high,
+      **scores.keep_draws('val_map_11_point', bootstrap.draw_means(judged)),
       'val_detections': sum(len(each.scores) for each in found),
       'val_recall': right / max(1, sum(judged.positives.values())),
       'per_class': {

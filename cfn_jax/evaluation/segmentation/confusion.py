@@ -110,32 +110,6 @@ def draw_means(
   return _mean(_divide_iou(right, own, answered, left_out))
 
 
-def compare(
-  first: np.ndarray,
-  second: np.ndarray,
-  *,
-  left_out: Collection[int] = (),
-  draws: int = 1000,
-  seed: int = 0,
-) -> tuple[float, float, float]:
-  """Compares two runs on the same test images: how much the first is better.
-
-  Args:
-    first, second: integers `[N, K, K]`, of each image in the same order.
-
-  Returns:
-    The difference of the mean IoUs, and its 95 % interval.
-
-  Raises:
-    ValueError: the tests are not the same.
-  """
-  if first.shape != second.shape or not np.array_equal(first.sum(axis=2), second.sum(axis=2)):
-    raise ValueError('the two runs were not judged on the same images and classes')
-  means = [measure(each.sum(axis=0), left_out=left_out).mean_iou for each in (first, second)]
-  drawn = [draw_means(each, left_out=left_out, draws=draws, seed=seed) for each in (first, second)]
-  return means[0] - means[1], *scores.find_interval(drawn[0] - drawn[1])
-
-
 def _reduce(histograms: np.ndarray) -> np.ndarray:
   """Returns of each class the right, the own and the answered pixels, float64 `[N, 3, K]`.
 

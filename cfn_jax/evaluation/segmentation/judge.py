@@ -51,14 +51,13 @@ class Judge:
         self._draw(folder / SHEET, rows)
     left_out = self.masks.unseen
     found = confusion.measure(total, left_out=left_out)
-    low, high = scores.find_interval(confusion.draw_means(rows['pixels'], left_out=left_out))
+    drawn = confusion.draw_means(rows['pixels'], left_out=left_out)
     background = np.zeros_like(total)
     background[:, 0] = total.sum(axis=1)
     names = self.masks.class_names
     return {
       **self.watch(rows),
-      'val_mean_iou_low': low,
-      'val_mean_iou_high': high,
+      **scores.keep_draws('val_mean_iou', drawn),
       'per_class': {
         'iou': dict(zip(names, found.iou.tolist())),
         'accuracy': dict(zip(names, found.accuracy.tolist())),
