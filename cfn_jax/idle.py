@@ -14,7 +14,7 @@ from typing import Any
 
 import ml_collections
 
-from cfn_jax import fields
+from cfn_jax import fields, places
 from cfn_jax.errors import CfnError
 
 Values = Mapping[str, Any]  # of a config, flat: 'puzzle.tile_px' to 64
@@ -47,12 +47,24 @@ def _is_for(task: str, holds: Callable[[Values], bool]) -> Callable[[Values], bo
 
 
 def _names_no_run(c: Values) -> bool:
-  weights = str(c.get('weights', ''))
-  return weights not in ('', 'random') and not _is_folder(weights, 'checkpoints')
+  weights = _list_weights(c)
+  return bool({*weights} - {'', 'random'}) and not _is_any_folder(weights, 'checkpoints')
 
 
 def _holds_no_averages(c: Values) -> bool:
-  return _names_no_run(c) and not _is_folder(c['weights'], 'state')
+  return _names_no_run(c) and not _is_any_folder(_list_weights(c), 'state')
+
+
+def _list_weights(c: Values) -> list[str]:
+  """Returns the paths of the weights; retrieval alone compares several."""
+  weights = str(c.get('weights', ''))
+  return (
+    [*places.split_named(weights, 'weights').values()] if c['task'] == 'retrieval' else [weights]
+  )
+
+
+def _is_any_folder(weights: Iterable[str], name: str) -> bool:
+  return any(_is_folder(each, name) for each in weights)
 
 
 def _is_folder(weights: str, name: str) -> bool:
@@ -148,7 +160,7 @@ RULES = (
   Rule(
     ('model.init',),
     lambda c: (
-      c['task'] in ('knn', 'linear_probe', 'voc_classification')
+      c['task'] in ('knn', 'linear_probe', 'retrieval', 'voc_classification')
       and not c['baseline']
       and c['weights'] != 'random'
     ),
@@ -184,6 +196,16 @@ RULES = (
     ('features.pooling', 'features.dimensions'),
     lambda c: c['task'] in ('knn', 'linear_probe') and set(c['layers']) <= {'fc6', 'fc7'},
     'fc6 and fc7 are not pooled',
+  ),
+  Rule(
+    ('features.pooling', 'features.dimensions'),
+    lambda c: c['task'] == 'retrieval' and set(c['layers']) <= {'pool5', 'fc6', 'fc7'},
+    'pool5, fc6 and fc7 are not pooled',
+  ),
+  Rule(
+    ('objects', 'data.on_bad_box'),
+    _is('data.source', 'folder', 'records', 'tfds'),
+    "whole images are compared; it is for data.source = 'voc'",
   ),
   Rule(
     ('views.resize_px', 'views.resize'),

@@ -34,6 +34,7 @@ EVALUATIONS = (
   'alexnet_to_jigsaw',
   'linear_probe',
   'knn',
+  'retrieval',
   'solve',
 )
 # The module of each task, which has `open_task`; imported when it is asked for: each loader process

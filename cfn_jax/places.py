@@ -10,6 +10,7 @@ from typing import Any
 
 from cfn_jax.errors import CfnError
 
+_NAMED = re.compile(r'([\w-]+)=(.+)')
 _ADDRESS = re.compile(r'\s*[A-Za-z][A-Za-z0-9+.-]*://')
 
 
@@ -59,6 +60,33 @@ def local(text: str | pathlib.Path, name: str = 'the path') -> pathlib.Path:
   """
   check({name: text})
   return pathlib.Path(text).expanduser()
+
+
+def split_named(text: str, name: str) -> dict[str, str]:
+  """Splits `NAME=PATH,NAME=PATH` into paths by name; one path alone has the name ''.
+
+  What is there under the whole text is one path, whatever its name holds.
+
+  Raises:
+    PlaceError: one of several has no name, or two have the same.
+
+  >>> split_named('a=runs/a,b=b.npz', 'weights'), split_named('runs/a', 'weights')
+  ({'a': 'runs/a', 'b': 'b.npz'}, {'': 'runs/a'})
+  """
+  if not ({',', '='} & {*text}) or local(text, name).exists():
+    return {'': text}
+  parts = text.split(',')
+  found = [_NAMED.fullmatch(part.strip()) for part in parts]
+  for part, match in zip(parts, found):
+    if not match:
+      raise PlaceError(
+        f'{name}={text}: {part!r} is not there as a path, nor NAME=PATH (a name of letters, '
+        'digits, _ and -), which each of several is'
+      )
+  named = {match[1]: match[2] for match in found if match}
+  if len(named) < len(parts):
+    raise PlaceError(f'{name}={text}: two have the same name')
+  return named
 
 
 def resolve(text: str, name: str) -> pathlib.Path:

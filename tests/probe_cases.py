@@ -13,8 +13,9 @@ PX = 67
 
 
 def make_config(name, root, *, voc=False, **fields):
-  """Loads the small variant of a config for the images under `root`."""
-  variant = 'small_voc' if voc else 'small'
+  """Loads the small variant of a config for the images under `root`; retrieval's are objects."""
+  voc = voc or name == 'retrieval'
+  variant = 'small_voc' if voc and name != 'retrieval' else 'small'
   config = command.load_config(f'{labelled_cases.REPOSITORY}/configs/{name}.py:{variant}')
   config.update({'eval_batch_size': 8, 'weights': 'random'})
   config.features.part_images = 8
@@ -23,7 +24,9 @@ def make_config(name, root, *, voc=False, **fields):
     config.solve.train_visits = 24
     config.solve.outside_permutations = 16
   else:
-    config.views.view_px, config.views.resize_px = PX, 72
+    config.views.view_px = PX
+    if 'resize_px' in config.views:
+      config.views.resize_px = 72
     config.model.width = 0.1
     config.data.root = str(root if voc else root / 'train')
     config.data.val_root = '' if voc else str(root / 'test')

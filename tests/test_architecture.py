@@ -59,6 +59,7 @@ ROOMS = {
   'evaluation/tables': set(),
   'evaluation/frozen/pooling': set(),
   'evaluation/frozen/feature_cache': set(),
+  'evaluation/frozen/ranking': set(),
   'evaluation/answers': {'evaluation/scores', 'training/metrics'},
   'evaluation/frozen/': {*BELOW, *SHARED_BY_EVALUATIONS, 'evaluation/frozen/'},
   'evaluation/detection/': {
@@ -129,6 +130,7 @@ LEAVES = (
   'evaluation/tables.py',
   'evaluation/frozen/pooling.py',
   'evaluation/frozen/feature_cache.py',
+  'evaluation/frozen/ranking.py',
   'jigsaw/solving.py',
   'timing/hardware.py',
   'timing/hlo.py',
@@ -143,6 +145,7 @@ LOADER_MODULES = (
   'cfn_jax.data.proposals',
   'cfn_jax.data.prepare_proposals',
   'cfn_jax.data.views',
+  'cfn_jax.data.voc_crops',
   'cfn_jax.data.voc_masks',
   'cfn_jax.data.voc_objects',
   'cfn_jax.evaluation.detection.transform',

@@ -34,6 +34,7 @@ CONFIGS = {
   'alexnet_to_jigsaw': ('', 'small'),
   'linear_probe': ('', 'zhang', 'goyal', 'voc07', 'small', 'small_voc'),
   'knn': ('', 'voc', 'small', 'small_voc'),
+  'retrieval': ('', 'small', 'small_folders'),
   'solve': ('', 'small'),
 }
 SHARED = 'training'  # no config of its own

@@ -13,6 +13,7 @@ import labelled_cases
 import numpy as np
 import probe_cases
 import pytest
+import voc_cases
 
 from cfn_jax import fields
 from cfn_jax.evaluation import frozen_layers, identity, runs, trunks
@@ -74,6 +75,7 @@ def images(tmp_path_factory):
   labelled_cases.make_class_folders(root / 'folders')
   labelled_cases.make_class_folders(root / 'others', train=7)
   labelled_cases.make_voc(root / 'voc')
+  voc_cases.make_objects(root / 'objects')
   probe_cases.make_run(root / 'run', root / 'folders')
   drawn = trunks.draw_trunk('he', seed=5, width=0.1, order='caffenet').weights
   for name, changes in {
@@ -101,6 +103,9 @@ def make_config(name, images):
     if name == 'solve':
       config.weights = str(images / 'run')
     return config
+  if name == 'retrieval':
+    root, objects = images / 'objects', {'objects.min_area_px': 1600, 'layers': ('pool5', 'conv4')}
+    return probe_cases.make_config(name, root, weights=weights, **objects)
   root = images / ('voc' if name == 'voc07_classification' else 'folders')
   config = labelled_cases.make_config(name, root)
   if name == 'alexnet_to_jigsaw':
@@ -153,6 +158,7 @@ EVALUATIONS = (
   'linear_probe',
   'svm',
   'knn',
+  'retrieval',
   'solve',
 )
 
@@ -182,11 +188,11 @@ def test_each_field_changes_the_identity_of_a_run_or_is_refused(
 @pytest.mark.parametrize('name', EVALUATIONS)
 def test_what_a_name_stands_for_changes_the_identity(name, images, monkeypatch, tmp_path):
   before = identify(make_config(name, images), monkeypatch, tmp_path)
-  folders = name not in ('voc07_classification', 'svm', 'solve')
+  folders = name not in ('voc07_classification', 'svm', 'solve', 'retrieval')
   weights = name not in ('recognition', 'solve')
   others = [str(images / f'other_{what}.npz') for what in ('record', 'order', 'padding')]
   changes = [
-    {'data.val_max_images': 7},
+    {'data.val_max_images': 4},
     *([{'data.root': str(images / 'others' / 'train')}] if folders else []),
     *({'weights': each} for each in others if weights),
   ]

@@ -46,6 +46,8 @@ CASES = [
   ('recognition', {'input.normalization': 'tile'}, 'input.std', 'own deviation'),
   ('linear_probe:voc07', {'svm.costs': (1.0,)}, 'svm.folds', 'one cost'),
   ('knn', {'features.pooling': 'none'}, 'features.dimensions', 'none'),
+  ('retrieval', {}, 'features.dimensions', 'not pooled'),
+  ('retrieval:small_folders', {}, 'objects.min_area_px', 'whole images'),
   ('linear_probe', {}, 'svm.folds', 'logistic'),
   ('linear_probe:voc07', {}, 'learning_rate', 'svm'),
   ('linear_probe:voc07', {}, 'probe.init_std', 'svm'),

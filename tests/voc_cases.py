@@ -32,6 +32,31 @@ def write_list(root, split, stems):
   (folder / f'{split}.txt').write_text('\n'.join(stems) + '\n')
 
 
+def make_objects(root, *, train=8, val=6):
+  """Writes images of two objects, lists `train` and `val`: a cat is blue, a dog green, a cow red.
+
+  Image i shows object i % 3, 40 x 40 px, and object (i + 1) % 3, 30 x 20 px and difficult.
+  """
+  rng = np.random.default_rng(0)
+  for split, count in (('train', train), ('val', val)):
+    stems = [f'{split}{index}' for index in range(count)]
+    write_list(root, split, stems)
+    for index, stem in enumerate(stems):
+      image = rng.integers(0, 100, (80, 100, 3), np.uint8)
+      kinds = [(index + each) % 3 for each in range(2)]
+      boxes = ((6, 11, 45, 50), (61, 31, 90, 50))
+      for kind, (left, top, right, bottom) in zip(kinds, boxes):
+        image[top - 1 : bottom, left - 1 : right, 2 - kind] += 120
+      (root / 'JPEGImages').mkdir(exist_ok=True)
+      Image.fromarray(image).save(root / 'JPEGImages' / f'{stem}.png')
+      objects = [
+        write_object(('cat', 'dog', 'cow')[kind], box, difficult=number)
+        for number, (kind, box) in enumerate(zip(kinds, boxes))
+      ]
+      write_annotation(root, stem, *objects)
+  return root
+
+
 def make_voc(root, training, testing):
   """Writes a folder of two lists: by stem, the objects of each image."""
   for split, images in (('train', training), ('test', testing)):

@@ -7,7 +7,7 @@ import numpy as np
 from cfn_jax.data.record import Source
 
 # The streams of draws that one seed feeds; a new use takes a new number.
-VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT, SUBSET, SCALE = range(7)
+VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT, SUBSET, SCALE, SHEET = range(8)
 
 
 def make_rng(seed: int, position: int, stream: int = VISIT) -> np.random.Generator:
@@ -42,9 +42,18 @@ def choose_records(source: Source, limit: int) -> np.ndarray:
   order = make_rng(0, 0, SUBSET).permutation(count)
   labels = source.labels()
   if labels is not None:
-    by_class = np.argsort(labels[order], kind='stable')
-    sorted_labels = labels[order][by_class]
-    turn = np.empty(count, np.int64)  # of each record in its class
-    turn[by_class] = np.arange(count) - np.searchsorted(sorted_labels, sorted_labels)
-    order = order[np.argsort(turn, kind='stable')]
+    order = take_turns(labels, order)
   return np.sort(order[:limit])
+
+
+def take_turns(labels: np.ndarray, order: np.ndarray) -> np.ndarray:
+  """Puts records into an order in which classes take turns; those of a class keep theirs.
+
+  >>> take_turns(np.array([0, 0, 0, 1, 1]), np.array([4, 2, 1, 0, 3])).tolist()
+  [4, 2, 1, 3, 0]
+  """
+  by_class = np.argsort(labels[order], kind='stable')
+  sorted_labels = labels[order][by_class]
+  turn = np.empty(len(order), np.int64)  # of each record in its class
+  turn[by_class] = np.arange(len(order)) - np.searchsorted(sorted_labels, sorted_labels)
+  return order[np.argsort(turn, kind='stable')]

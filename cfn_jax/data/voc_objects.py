@@ -1,7 +1,7 @@
 """The objects of VOC images, of any classes: read and checked as a whole before any training.
 
 The images come from voc.py, what one annotation says from voc_annotations.py; used by the
-detection.
+detection and by voc_crops.py.
 """
 
 import dataclasses
@@ -72,6 +72,7 @@ def open_objects(
   val_fraction: float,
   on_bad_box: str,
   allow_empty_classes: bool,
+  count_difficult: bool = False,
 ) -> tuple[Split, Split, tuple[str, ...]]:
   """Opens the training and the test images of a VOC folder, or of two, with their objects.
 
@@ -81,6 +82,7 @@ def open_objects(
       partly outside its image: 'fail', or 'clip', which cuts it to the image and drops what cannot
       be cut, each with a note.
     allow_empty_classes: the test may show no object of a class, or difficult ones alone.
+    count_difficult: difficult objects of the test count as others do.
 
   Returns:
     The training split, the test split, the sorted names of the classes.
@@ -113,7 +115,8 @@ def open_objects(
   shown = [tuple(sorted({name for each in part for name in each.names})) for part in read]
   kept = [tuple(sorted({name for each in part for name in each.names})) for part in mended]
   _check_classes(opened, shown, kept, allow_empty=allow_empty_classes)
-  _check_counted(mended[1], kept[1], allow_empty=allow_empty_classes)
+  if not count_difficult:
+    _check_counted(mended[1], kept[1], allow_empty=allow_empty_classes)
   numbers = {name: number for number, name in enumerate(shown[0])}
   training, testing = (
     Split(

@@ -1,8 +1,8 @@
 """Weighted k nearest neighbours on frozen features: no training at all.
 
 Source: the rule of Wu et al.: cosine similarity s, the k nearest training images vote for their
-classes with weight exp(s / temperature). Exact: all similarities are computed, block by block, on
-all devices. Fed from a cache of features (features.py).
+classes with weight exp(s / temperature). Exact: all similarities are computed (similarity.py). Fed
+from a cache of features (features.py).
 """
 
 import functools
@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity, runs, scores
-from cfn_jax.evaluation.frozen import feature_cache, probing
-from cfn_jax.training import devices, stopping
+from cfn_jax.evaluation.frozen import feature_cache, probing, similarity
+from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
 
 
@@ -78,28 +78,16 @@ def find_neighbours(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Finds the k training rows of the largest cosine similarity, for each test row.
 
-  Of equal similarities the lower row comes first. Features without any length are like none.
-
-  Args:
-    block_rows: rows of either side that are on the devices at once.
+  Of equal similarities the lower row comes first. Arguments and errors as of
+  `similarity.compare`.
 
   Returns:
     Row numbers int32 `[n, k]` and similarities float32 `[n, k]`, the nearest first.
-
-  Raises:
-    Stopped: after a signal.
   """
-  block_rows = -(-block_rows // mesh.size) * mesh.size
-  everywhere = NamedSharding(mesh, PartitionSpec())
-  split = NamedSharding(mesh, PartitionSpec('data'))
 
   @jax.jit
-  def search(
-    test: jax.Array, train: jax.Array, first: jax.Array, count: jax.Array, best: Any
-  ) -> Any:
-    similar = jnp.dot(test, train.T, precision=jax.lax.Precision.HIGHEST)  # [block, block]
-    numbers = jnp.arange(len(train), dtype=jnp.int32)
-    similar = jnp.where(numbers < count, similar, -jnp.inf)
+  def merge(similar: jax.Array, first: jax.Array, best: Any) -> Any:
+    numbers = jnp.arange(similar.shape[1], dtype=jnp.int32)
     # The earlier rows stand first, and the first of equals is taken.
     values = jnp.concatenate([best[0], similar], axis=1)
     rows = jnp.broadcast_to(numbers + first, similar.shape)
@@ -107,42 +95,21 @@ def find_neighbours(
     values, places = jax.lax.top_k(values, k)
     return values, jnp.take_along_axis(rows, places, axis=1)
 
-  finish = jax.jit(lambda best: best, out_shardings=everywhere)
   found_rows, found_values = [], []
-  with stopping.Stopping() as stop:
-    for start in range(0, len(testing), block_rows):
-      test, shown = _read_block(testing, layer, start, block_rows)
-      placed = _place(test, split)
-      best: Any = (
-        _place(np.full((block_rows, k), -np.inf, np.float32), split),
-        _place(np.zeros((block_rows, k), np.int32), split),
-      )
-      for first in range(0, len(training), block_rows):
-        if stop():
-          raise stop.make_error('the neighbours are not all found; the features are kept')
-        train, count = _read_block(training, layer, first, block_rows)
-        best = search(placed, _place(train, everywhere), np.int32(first), np.int32(count), best)
-      values, rows = jax.device_get(finish(best))
-      found_values.append(np.asarray(values)[:shown])
-      found_rows.append(np.asarray(rows)[:shown])
+  for shown, blocks in similarity.compare(
+    testing, training, layer, block_rows=block_rows, mesh=mesh
+  ):
+    best: Any = None
+    for first, similar in blocks:
+      if best is None:
+        none = np.full((len(similar), k), -np.inf, np.float32)
+        start = none, np.zeros(none.shape, np.int32)
+        best = tuple(similarity.place(each, mesh, split=True) for each in start)
+      best = merge(similar, np.int32(first), best)
+    values, rows = similarity.fetch(best, mesh)
+    found_values.append(values[: len(shown)])
+    found_rows.append(rows[: len(shown)])
   return np.concatenate(found_rows), np.concatenate(found_values)
-
-
-def _read_block(
-  found: feature_cache.Features, layer: str, start: int, block_rows: int
-) -> tuple[np.ndarray, int]:
-  """Returns rows of length 1, filled up to a block with zeros, and how many they are."""
-  count = min(block_rows, len(found) - start)
-  block = np.zeros((block_rows, found.width(layer)), np.float32)
-  rows = found.rows(layer, range(start, start + count))
-  lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-  block[:count] = rows / np.where(lengths > 0, lengths, 1)
-  return block, count
-
-
-def _place(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-  """Puts an array that every host holds a whole of on the devices."""
-  return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def vote(

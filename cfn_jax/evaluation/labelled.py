@@ -62,20 +62,44 @@ def open_labelled(
   Raises:
     SourceError: what is wrong, where, and what would be right.
   """
+  if not multilabel:
+    return open_single(config, min_side_px=min_side_px)
   d = config.data
-  training, testing = sources.open_config(d)
-  splits.check_held_out(training, testing)
+  training, testing = _open(config)
+  ours, names = training.multi_labels(d.labels)
+  theirs, test_names = testing.multi_labels(d.labels)
+  splits.check_same_classes(names, test_names)
+  return _join(config, (training, ours), (testing, theirs), names, min_side_px)
+
+
+def open_single(config: ml_collections.ConfigDict, *, min_side_px: int = 0) -> Labelled:
+  """Opens the images that a config names, of one class each; as `open_labelled`."""
+  training, testing = _open(config)
+  names, none = _check_classes(training, testing), np.empty((0, 0), np.uint8)
+  return _join(config, (training, none), (testing, none), names, min_side_px)
+
+
+def _open(config: ml_collections.ConfigDict) -> tuple[sources.Source, sources.Source]:
+  opened = sources.open_config(config.data)
+  splits.check_held_out(*opened)
+  return opened
+
+
+def _join(
+  config: ml_collections.ConfigDict,
+  training: tuple[sources.Source, np.ndarray],
+  testing: tuple[sources.Source, np.ndarray],
+  names: tuple[str, ...],
+  min_side_px: int,
+) -> Labelled:
+  """Joins sources and their labels, once each class is shown."""
+  d = config.data
   read = functools.partial(
     pipeline.Reader, seed=config.seed, min_side_px=min_side_px, on_bad_image=d.on_bad_image
   )
-  if multilabel:
-    ours, names = training.multi_labels(d.labels)
-    theirs, test_names = testing.multi_labels(d.labels)
-    splits.check_same_classes(names, test_names)
-  else:
-    ours = theirs = np.empty((0, 0), np.uint8)
-    names = _check_classes(training, testing)
-  found = Labelled(Split(read(training), ours), Split(read(testing), theirs), names)
+  found = Labelled(
+    Split(read(training[0]), training[1]), Split(read(testing[0]), testing[1]), names
+  )
   check_counts(found, allow_empty=d.allow_empty_classes)
   return found
 

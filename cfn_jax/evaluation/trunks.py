@@ -9,6 +9,7 @@ from typing import Any
 
 import ml_collections
 
+from cfn_jax import places
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity
 from cfn_jax.models import alexnet, figures, inputs
@@ -122,10 +123,44 @@ def open_compared(
   trunk = open_trunk(config)
   if config.weights == RANDOM:
     return {BASELINE: trunk}
+  return _add_baseline(config, {PRETRAINED: trunk}, layers)
+
+
+def open_named(
+  config: ml_collections.ConfigDict, layers: tuple[str, ...] = weights_lib.CONVOLUTIONS
+) -> dict[str, Trunk]:
+  """Returns the same of several trunks, by their names in `weights`; of one without, by run.
+
+  The random one has the shapes of the first.
+  """
+  paths = places.split_named(config.weights, 'weights')
+  if '' in paths:
+    return open_compared(config, layers)
+  if RANDOM in {*paths, *paths.values()}:
+    raise CfnError(
+      f'weights = {config.weights}: random weights stand beside the others by themselves; leave '
+      'them out'
+    )
+  found = {
+    name: dataclasses.replace(
+      load_trunk(path, step=config.weights_step, collection=config.weights_collection), name=name
+    )
+    for name, path in paths.items()
+  }
+  return _add_baseline(config, found, layers)
+
+
+def _add_baseline(
+  config: ml_collections.ConfigDict, trunks: dict[str, Trunk], layers: tuple[str, ...]
+) -> dict[str, Trunk]:
+  """Adds a random trunk like the first one, unless the config says not to."""
   if not config.baseline:
-    return {PRETRAINED: trunk}
-  drawn = draw_like(trunk, config.model.init, seed=config.seed, layers=layers)
-  return {PRETRAINED: trunk, BASELINE: drawn}
+    return trunks
+  first = next(iter(trunks.values()))
+  return {
+    **trunks,
+    BASELINE: draw_like(first, config.model.init, seed=config.seed, layers=layers),
+  }
 
 
 def make_network(

@@ -1,7 +1,7 @@
 """Frozen features: what a network's layers make of images, extracted once into a cache.
 
 Paper, section 4: features are judged by what simple classifiers do with them. Views (views.py) ->
-(here, on the devices) -> feature_cache.py -> linear_probe.py, svm.py, knn.py.
+(here, on the devices) -> feature_cache.py -> linear_probe.py, svm.py, knn.py, retrieval.py.
 """
 
 import contextlib
@@ -42,6 +42,7 @@ class Extractor:
   Attributes:
     placed: the trunk with the stride at which it sees whole views.
     weights: as they were read, for fc6 and fc7.
+    unpooled: layers whose maps stay as they are.
   """
 
   placed: weights_lib.Weights
@@ -50,6 +51,7 @@ class Extractor:
   view_px: int
   pooling: str
   dimensions: int
+  unpooled: tuple[str, ...] = ()
 
   def params(self) -> dict[str, Any]:
     """Returns the parameters that `__call__` takes."""
@@ -68,7 +70,8 @@ class Extractor:
       trunk = {name: params[name] for name in weights_lib.CONVOLUTIONS}
       stages: Any = network.apply({'params': trunk}, prepared, method='stages')
       for name in MAPS:
-        maps = pooling.pool(stages[name], name, kind=self.pooling, dimensions=self.dimensions)
+        kind = 'none' if name in self.unpooled else self.pooling
+        maps = pooling.pool(stages[name], name, kind=kind, dimensions=self.dimensions)
         found[name] = maps.reshape(len(maps), -1)  # [B, D]
       whole = stages['pool5'].reshape(len(views), -1)
     if set(self.layers) & set(CONNECTED):
@@ -107,6 +110,7 @@ class Extractor:
       'layers': list(self.layers),
       'pooling': self.pooling,
       'dimensions': self.dimensions,
+      **({'unpooled': list(self.unpooled)} if self.unpooled else {}),
       'view_px': self.view_px,
       'channels': {
         name: self.placed.params['conv5' if name == 'pool5' else name]['kernel'].shape[-1]
@@ -135,12 +139,14 @@ def make_extractor(
   stride: int,
   kind: str,
   dimensions: int,
+  unpooled: tuple[str, ...] = (),
 ) -> Extractor:
   """Checks that the weights have the layers, and that views of this size go through them.
 
   Args:
     stride: of conv1 where it sees whole views.
     kind: see `pooling.KINDS`.
+    unpooled: see `Extractor`.
 
   Raises:
     CfnError: unknown or repeated layers, or an unknown pooling; a view too small.
@@ -184,7 +190,7 @@ def make_extractor(
         f'at stride {stride} give one of side {side}; leave fc6 and fc7 out of --config.layers, or '
         f'take --config.views.view_px={geometry.choose_input_px(weights)} at that stride'
       )
-  return Extractor(placed, weights, layers, view_px, kind, dimensions)
+  return Extractor(placed, weights, layers, view_px, kind, dimensions, unpooled)
 
 
 def check_dtype(dtype: str) -> None:
@@ -263,11 +269,22 @@ def _join(held: list[dict[str, np.ndarray]], dtype: str) -> dict[str, np.ndarray
   joined = {name: np.concatenate([each[name] for each in held]) for name in held[0]}
   arrays = {name: values.reshape(-1, *values.shape[2:]) for name, values in joined.items()}
   labels = arrays.pop(feature_cache.LABEL)
-  with np.errstate(over='ignore'):
-    arrays = {name: values.astype(dtype) for name, values in arrays.items()}
-  for name, values in arrays.items():
-    if not np.all(np.isfinite(values)):
-      raise feature_cache.CacheError(
-        f'{name}: features that are not finite, or too large for {dtype} (features.dtype)'
-      )
+  arrays = {
+    name: convert(name, values, dtype, field='features.dtype') for name, values in arrays.items()
+  }
   return {**arrays, feature_cache.LABEL: labels}
+
+
+def convert(name: str, values: np.ndarray, dtype: str, *, field: str) -> np.ndarray:
+  """Returns features of a layer in one of `DTYPES`, which a field or flag names.
+
+  Raises:
+    CacheError: some are not finite, or too large.
+  """
+  with np.errstate(over='ignore'):
+    converted = values.astype(dtype)
+  if not np.all(np.isfinite(converted)):
+    raise feature_cache.CacheError(
+      f'{name}: features that are not finite, or too large for {dtype} ({field})'
+    )
+  return converted
