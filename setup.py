@@ -6,6 +6,7 @@ from setuptools import find_packages, setup
 
 # Every range holds the versions that the tests ran with; the next ones are untried.
 SCIKIT_IMAGE = 'scikit-image>=0.25,<0.27'
+PYARROW = 'pyarrow>=26,<27'
 PHOTOGRAPHS = [SCIKIT_IMAGE, 'scikit-learn>=1.6,<1.10']
 
 setup(
@@ -52,6 +53,7 @@ setup(
     'torch': ['torch>=2.13,<2.14'],
     'svm': ['scikit-learn>=1.6,<1.10'],
     'demo': PHOTOGRAPHS,
+    'parquet': [PYARROW],
     'proposals': [SCIKIT_IMAGE],
     # What `tfds build imagenet2012` imports; reading what it wrote needs none of them.
     'tfds-build': [
@@ -65,6 +67,7 @@ setup(
       'hypothesis>=6.100,<7',
       'mean-average-precision>=2024.1,<2025',
       'mypy>=2.3,<3',
+      PYARROW,
       'pytest>=9,<10',
       'pytest-xdist>=3.6,<4',
       'ruff>=0.17,<0.18',

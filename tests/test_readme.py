@@ -15,6 +15,7 @@ PAGES = (
   'docs/data.md',
   'docs/evaluation.md',
   'docs/permutations.md',
+  'docs/retrieval.md',
   'docs/weights.md',
   'CONTRIBUTING.md',
 )

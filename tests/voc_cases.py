@@ -35,7 +35,8 @@ def write_list(root, split, stems):
 def make_objects(root, *, train=8, val=6):
   """Writes images of two objects, lists `train` and `val`: a cat is blue, a dog green, a cow red.
 
-  Image i shows object i % 3, 40 x 40 px, and object (i + 1) % 3, 30 x 20 px and difficult.
+  Image i shows object i % 3, 40 x 40 px, and object (i + 1) % 3, 30 x 20 px and difficult. Every
+  fourth image is of other colours, so that not all can be told.
   """
   rng = np.random.default_rng(0)
   for split, count in (('train', train), ('val', val)):
@@ -46,7 +47,8 @@ def make_objects(root, *, train=8, val=6):
       kinds = [(index + each) % 3 for each in range(2)]
       boxes = ((6, 11, 45, 50), (61, 31, 90, 50))
       for kind, (left, top, right, bottom) in zip(kinds, boxes):
-        image[top - 1 : bottom, left - 1 : right, 2 - kind] += 120
+        colour = (2 - kind + (index % 4 == 3)) % 3
+        image[top - 1 : bottom, left - 1 : right, colour] += 120
       (root / 'JPEGImages').mkdir(exist_ok=True)
       Image.fromarray(image).save(root / 'JPEGImages' / f'{stem}.png')
       objects = [

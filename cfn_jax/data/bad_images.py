@@ -23,6 +23,10 @@ class BadImages:
     self._seen: set[int] = set()
     self._listed: set[str] = set()
 
+  def __len__(self) -> int:
+    """Returns how many were skipped since the start."""
+    return len(self._seen)
+
   def open(self, workdir: pathlib.Path) -> None:
     """Names the folder of the list, and reads what an earlier start wrote there."""
     self._path = workdir / self._file

@@ -18,7 +18,7 @@ from cfn_jax import fields
 from cfn_jax.data import streams
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity, labelled, runs, tables, trunks
-from cfn_jax.evaluation.frozen import crops, feature_cache, features, ranking, similarity
+from cfn_jax.evaluation.frozen import crops, feature_cache, features, probing, ranking, similarity
 from cfn_jax.pictures import figures as drawing
 from cfn_jax.pictures import retrievals
 from cfn_jax.training import devices
@@ -57,19 +57,9 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """
   fields.check_numbers(config, LIMITS)
   features.check_dtype(config.features.dtype)
-  model, made = config.model, config.features
   started = trunks.open_named(config, features.DRAWN)
   extractors = {
-    name: features.make_extractor(
-      each,
-      layers=tuple(config.layers),
-      view_px=config.views.view_px,
-      stride=model.stride,
-      kind=made.pooling,
-      dimensions=made.dimensions,
-      unpooled=UNPOOLED,
-    )
-    for name, each in started.items()
+    name: probing.open_extractor(config, each, unpooled=UNPOOLED) for name, each in started.items()
   }
   return functools.partial(execute, config, started, extractors, crops.open_sides(config))
 

@@ -168,14 +168,14 @@ def make_extractor(
     kept = tuple(each for each in layers if each not in CONNECTED) or ('pool5',)
     raise weights_lib.WeightsError(
       f'{trunk.name}: there is no {" and no ".join(missing)} in these weights '
-      f'({", ".join(weights.layers())}); take --config.layers="{kept}"'
+      f'({", ".join(weights.layers())}); take layers = {kept}'
     )
   if needed and weights.kind == 'cfn':
     grid, tile = geometry.choose_grid(weights), geometry.choose_input_px(weights)
     if 'fc7' in needed and weights.tiles() != grid**2:
       raise weights_lib.WeightsError(
         f'{trunk.name}: fc7 sees {weights.tiles()} tiles, and a view has {grid**2}; leave fc7 out '
-        'of --config.layers'
+        'of the layers'
       )
     if view_px // grid < tile:
       raise CfnError(
@@ -187,8 +187,8 @@ def make_extractor(
     if side != weights.pool5_side():
       raise weights_lib.WeightsError(
         f'{trunk.name}: fc6 is for a pool5 of side {weights.pool5_side()}, views of {view_px} px '
-        f'at stride {stride} give one of side {side}; leave fc6 and fc7 out of --config.layers, or '
-        f'take --config.views.view_px={geometry.choose_input_px(weights)} at that stride'
+        f'at stride {stride} give one of side {side}; leave fc6 and fc7 out of the layers, or '
+        f'take views.view_px = {geometry.choose_input_px(weights)} at that stride'
       )
   return Extractor(placed, weights, layers, view_px, kind, dimensions, unpooled)
 

@@ -64,7 +64,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
     CfnError: what is wrong, where, and what would be right.
   """
   fields.check_numbers(config, labelled.LIMITS)
-  model, view, made = config.model, config.views, config.features
+  view, made = config.views, config.features
   features.check_dtype(made.dtype)
   if made.part_images < 1:
     raise CfnError(f'features.part_images = {made.part_images}: at least 1')
@@ -76,21 +76,27 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
       "views.mirror = True, or views.crop = 'random'"
     )
   started = trunks.open_compared(config, features.DRAWN)
-  extractors = {
-    name: features.make_extractor(
-      each,
-      layers=tuple(config.layers),
-      view_px=view.view_px,
-      stride=model.stride,
-      kind=made.pooling,
-      dimensions=made.dimensions,
-    )
-    for name, each in started.items()
-  }
+  extractors = {name: open_extractor(config, each) for name, each in started.items()}
   # Deviation: views of training images are drawn once: they stay the same in every epoch.
   transform = views.MakeViews(crop, view.view_px, view.resize_px, view.resize, mirror, draws)
   data = labelled.open_labelled(config, multilabel=config.multilabel, min_side_px=view.resize_px)
   return Probe(data, started, extractors, transform)
+
+
+def open_extractor(
+  config: ml_collections.ConfigDict, trunk: trunks.Trunk, *, unpooled: tuple[str, ...] = ()
+) -> features.Extractor:
+  """Builds what makes the features of a config of a trunk; see `features.make_extractor`."""
+  model, made = config.model, config.features
+  return features.make_extractor(
+    trunk,
+    layers=tuple(config.layers),
+    view_px=config.views.view_px,
+    stride=model.stride,
+    kind=made.pooling,
+    dimensions=made.dimensions,
+    unpooled=unpooled,
+  )
 
 
 def extract(

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from cfn_jax import terminal
 from cfn_jax.evaluation.frozen import feature_cache
-from cfn_jax.training import stopping
+from cfn_jax.training import devices, stopping
 
 Blocks = Iterator[tuple[int, jax.Array]]
 
@@ -78,7 +78,7 @@ def _read_block(
 
 def place(array: np.ndarray, mesh: Mesh, *, split: bool) -> jax.Array:
   """Puts an array that every host holds a whole of on the devices, whole or split by its rows."""
-  sharding = NamedSharding(mesh, PartitionSpec('data') if split else PartitionSpec())
+  sharding = devices.split(mesh) if split else devices.whole(mesh)
   return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
@@ -89,4 +89,4 @@ def fetch(arrays: Any, mesh: Mesh) -> Any:
 
 @functools.cache
 def _replicate(mesh: Mesh) -> Any:
-  return jax.jit(lambda arrays: arrays, out_shardings=NamedSharding(mesh, PartitionSpec()))
+  return jax.jit(lambda arrays: arrays, out_shardings=devices.whole(mesh))

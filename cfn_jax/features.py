@@ -1,0 +1,80 @@
+"""Writes what a layer makes of images of one's own: one vector an image, in one file.
+
+    python -m cfn_jax.features --weights=PATH --images=DIR --layer=pool5 --out=FILE.npz
+
+FILE.npz holds the arrays `name`, `vector` and, where all images lie in class folders, `label`;
+FILE.parquet (pip install -e '.[parquet]') has them as columns. Images that cannot be decoded are
+listed in bad_images.tsv beside it. Views and pooling are those of nearest neighbours: an option
+that is not given is as in configs/knn.py, where it has the name in brackets.
+"""
+
+import sys
+
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
+from cfn_jax import arguments, command, idle, places, terminal
+from cfn_jax.data import views
+from cfn_jax.evaluation.frozen import features, own_features, pooling
+from cfn_jax.training import devices, stopping
+
+# The field of configs/knn.py that each option sets.
+FIELDS = {
+  'weights': 'weights',
+  'step': 'weights_step',
+  'collection': 'weights_collection',
+  'dtype': 'features.dtype',
+  'pooling': 'features.pooling',
+  'dimensions': 'features.dimensions',
+  'view': 'views.view_px',
+  'resize_px': 'views.resize_px',
+  'resize': 'views.resize',
+  'stride': 'model.stride',
+  'batch': 'eval_batch_size',
+}
+
+
+@terminal.interruptible()
+@terminal.short_errors()
+def main(argv: list[str] | None = None) -> None:
+  """Runs the command."""
+  parser = arguments.Parser('cfn_jax.features', __doc__)
+  add = parser.add_argument
+  add('--weights', required=True, help="a workdir, a step, a file of weights, or 'random'")
+  add('--images', action='place', required=True, help='folder of images, read with its folders')
+  add('--out', action='place', required=True, help='FILE.npz or FILE.parquet')
+  add('--layer', default='pool5', choices=features.LAYERS, help='default pool5')
+  add('--step', help="of a workdir: 'latest', 'best' or a number [weights_step]")
+  add('--collection', choices=('params', 'ema'), help='of a checkpoint [weights_collection]')
+  add('--dtype', choices=features.DTYPES, help='of the vectors [features.dtype]')
+  add('--pooling', choices=pooling.KINDS, help='of the maps [features.pooling]')
+  add('--dimensions', type=int, help='most values of a pooled map [features.dimensions]')
+  add('--view', type=int, help='side of what the network sees [views.view_px]')
+  add('--resize-px', type=int, help='what images are resized to before [views.resize_px]')
+  add('--resize', choices=views.RESIZES, help='how [views.resize]')
+  add('--stride', type=int, help='of conv1 [model.stride]')
+  add('--batch', type=int, help='images at once; changes no vector [eval_batch_size]')
+  flags = parser.parse(argv)
+  command.quiet_libraries()
+  config = command.load_config('knn')
+  given = {
+    field: getattr(flags, name)
+    for name, field in FIELDS.items()
+    if getattr(flags, name) is not None
+  }
+  config.update_from_flattened_dict({**given, 'layers': (flags.layer,)})
+  idle.check(config, given)
+  out = places.resolve(flags.out, '--out')
+  images = places.local(flags.images, '--images')
+  places.make_folder(out.parent, '--out')
+  devices.check_platform()
+  try:
+    told = own_features.write(config, images, out)
+  except stopping.Stopped as stopped:
+    terminal.say(str(stopped))
+    sys.exit(stopped.code)
+  terminal.answer(told)
+
+
+if __name__ == '__main__':
+  main()
