@@ -18,7 +18,7 @@ from cfn_jax.models import alexnet
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / 'cfn_jax'
-METHODS = {'to_dict', 'lock', 'unlocked'}  # of a config
+METHODS = {'to_dict', 'lock', 'unlocked', 'update_from_flattened_dict'}  # of a config
 CONFIGS = {
   'cfn': (
     *('', 'release', 'text', 'unblocked', 'plus', 'small', 'plus_small', 'tiny', 'plus_tiny'),

@@ -12,6 +12,7 @@ import voc_cases
 from PIL import Image
 
 from cfn_jax import idle, places
+from cfn_jax.data import streams
 from cfn_jax.evaluation import retrieval, trunks
 from cfn_jax.evaluation.frozen import crops, feature_cache, similarity
 from cfn_jax.pictures import retrievals
@@ -74,23 +75,28 @@ def test_the_figures_are_those_of_brute_force_and_are_remembered(objects, tmp_pa
 
 def test_class_folders_are_compared_as_whole_images(tmp_path):
   folders = labelled_cases.make_class_folders(tmp_path / 'images')
-  (folders / 'train' / 'red' / '3.png').write_bytes(b'no image')
+  (folders / 'train' / 'blue' / '3.png').write_bytes(b'no image')
   fields = {'data.source': 'folder', 'data.split': '', 'data.val_split': ''}
   fields['layers'] = ('pool5', 'conv1')
   fields |= {'data.root': str(folders / 'train'), 'data.val_root': str(folders / 'test')}
   fields |= {'data.val_max_images': 9, 'features.dimensions': 40}
   config = make_config(folders, **fields)
   config.data.on_bad_image = 'skip'
+  (tmp_path / 'run').mkdir()
   figures = retrieval.open_task(config)(tmp_path / 'run')['random']
   assert (figures['queries'], figures['gallery']) == (9, 23)
   assert figures['layers']['conv1']['precision_at_1'] > 0.8  # knows colours
   assert figures['layers']['conv1']['values'] == 32  # pooled; pool5 is whole
   assert figures['layers']['pool5']['values'] == 9 * 24
   assert '3.png' in (tmp_path / 'run' / 'bad_images.tsv').read_text()
-  opened = crops.open_sides(config)
-  for row in figures['layers']['conv1']['sheet']:  # records, not rows
-    nearest = opened.gallery.split.reader.source[row['nearest'][0]]
-    assert nearest.name != 'red/3.png' and opened.queries.show(row['query']).shape == (80, 96, 3)
+  opened, right = crops.open_sides(config), []
+  gallery, queries = (each.split.reader.source for each in (opened.gallery, opened.queries))
+  sheet = figures['layers']['conv1']['sheet']
+  for row in sheet:  # records, not rows of the features
+    right += [gallery[each].label == queries[row['query']].label for each in row['nearest']]
+    assert opened.queries.show(row['query']).shape == (80, 96, 3)
+  assert np.mean(right) == pytest.approx(figures['layers']['conv1']['precision_at_4'])
+  assert {row['query'] for row in sheet} == {*streams.choose_records(queries, 9)}
 
 
 def identify(config, tmp_path, monkeypatch):
@@ -121,10 +127,13 @@ def test_other_boxes_lists_or_areas_are_other_features(objects, tmp_path, monkey
   ):
     other = identify(make_config(objects / 'voc', **changed), tmp_path, monkeypatch)
     assert other != base, changed
-  moved = voc_cases.make_objects(tmp_path / 'moved')
-  path = moved / 'Annotations' / 'train0.xml'
-  path.write_text(path.read_text().replace('<xmax>45</xmax>', '<xmax>46</xmax>'))
-  assert identify(make_config(moved), tmp_path, monkeypatch) != base
+  path = objects / 'voc' / 'Annotations' / 'train0.xml'  # the images stay as they are
+  text = path.read_text()
+  for old, new in (('<xmax>45<', '<xmax>46<'), ('<name>cat<', '<name>cow<')):
+    path.write_text(text.replace(old, new))
+    assert identify(make_config(objects / 'voc'), tmp_path, monkeypatch) != base
+  path.write_text(text)
+  assert identify(make_config(objects / 'voc'), tmp_path, monkeypatch) == base
 
 
 @pytest.mark.parametrize(

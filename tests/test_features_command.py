@@ -103,15 +103,22 @@ def test_what_is_written_is_read(tmp_path, monkeypatch, suffix, dtype, labelled)
 
 
 @pytest.mark.parametrize('suffix', feature_files.SUFFIXES)
-def test_a_file_is_there_whole_or_not_at_all(tmp_path, suffix):
+def test_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch, suffix):
+  """Ended between two parts, and while the end of the file is written."""
   path = tmp_path / f'x{suffix}'
   path.write_bytes(b'before')
 
   def write():
     with feature_files.writing(path, {}) as add:
       add(make_rows(9))
-      raise stopping.Stopped('', 130)
+      add(make_rows(9))
 
+  def end(*_, **__):
+    raise stopping.Stopped('', 130)
+
+  monkeypatch.setattr(feature_files, 'GROUP_BYTES', 1)
+  monkeypatch.setattr(np.lib.format, 'write_array', end)
+  monkeypatch.setattr(pyarrow.parquet.ParquetWriter, 'write_table', end)
   with pytest.raises(stopping.Stopped):
     write()
   assert list_names(tmp_path) == [path.name] and path.read_bytes() == b'before'

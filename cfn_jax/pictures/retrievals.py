@@ -16,8 +16,13 @@ from cfn_jax.pictures import class_scores, figures
 if TYPE_CHECKING:
   from matplotlib.axes import Axes
 
-_SIDE = 0.95  # of a picture on a sheet, in inches
-_ROWS = 12  # of a column of a sheet, at most as many as there are columns
+# Of a sheet, in inches.
+_SIDE = 1.0  # of the square of a picture
+_LINE = 1.2  # a row, with its text
+_GAP = 0.12  # between a query and its nearest
+_BETWEEN = 0.4  # two columns of rows
+_TITLE, _LEGEND = 0.4, 0.45
+_ONE_COLUMN = 6  # rows that stand below each other; more take two columns
 _LONGEST = 14  # letters of the name of a class under a picture
 RIGHT: dict[str, Any] = {'edgecolor': '#1f6fd6', 'linestyle': 'solid', 'linewidth': 2.4}
 WRONG: dict[str, Any] = {'edgecolor': '#e8770c', 'linestyle': (0, (3, 1.5)), 'linewidth': 2.0}
@@ -84,60 +89,71 @@ def draw_sheet(path: pathlib.Path, rows: Sequence[Row], *, title: str) -> None:
     path: .png, .svg or .pdf.
     rows: at least one; all have equally many nearest.
   """
-  columns = 1 if len(rows) <= _ROWS // 2 else 2
+  columns = 1 if len(rows) <= _ONE_COLUMN else 2
   high = -(-len(rows) // columns)
-  wide = 1 + len(rows[0].nearest)
-  gap = 0.1  # between a query and its nearest, in pictures; five times that between columns
-  widths = [*([1.0, gap] + [1.0] * (wide - 1) + [5 * gap]) * columns][:-1]
-  figure = figures.make(_SIDE * sum(widths) * 1.08, (_SIDE + 0.22) * high + 0.75)
-  grid: Any = figure.subplots(high, len(widths), squeeze=False, width_ratios=widths)
-  for axes in grid.ravel():
-    axes.axis('off')
+  wide = _SIDE * (1 + len(rows[0].nearest)) + _GAP + _BETWEEN  # of a column of rows
+  width, height = columns * wide, _TITLE + high * _LINE + _LEGEND
+  figure = figures.make(width, height)
+  figure.set_layout_engine('none')
+  axes = figure.add_axes((0, 0, 1, 1))  # all pictures in one, in inches
+  axes.axis('off')
   for number, row in enumerate(rows):
     column, line = divmod(number, high)
-    cells = grid[line, column * (wide + 2) : column * (wide + 2) + wide + 1]
-    _draw_picture(cells[0], row.query.image, row.query.name, {}, bold=True)
-    for axes, each in zip(cells[2:], row.nearest):
+    left, top = column * wide + _BETWEEN / 2, _TITLE + line * _LINE
+    _draw_picture(axes, (left, top), row.query.image, row.query.name, {}, bold=True)
+    for place, each in enumerate(row.nearest, start=1):
       right = each.name == row.query.name
       sign = '\N{CHECK MARK}' if right else '\N{MULTIPLICATION X}'
-      _draw_picture(axes, each.image, f'{sign} {each.name}', RIGHT if right else WRONG)
+      corner = left + _GAP + place * _SIDE, top
+      _draw_picture(axes, corner, each.image, f'{sign} {each.name}', RIGHT if right else WRONG)
+  axes.set_aspect('auto')
+  axes.set_xlim(0, width)
+  axes.set_ylim(height, 0)
+  axes.text(width / 2, _TITLE / 2, names.drawable(title), ha='center', va='center', fontsize=10)
+  _add_legend(axes)
+  figures.save(figure, path)
+
+
+def _draw_picture(
+  axes: 'Axes',
+  corner: tuple[float, float],
+  image: np.ndarray,
+  text: str,
+  frame: Mapping[str, Any],
+  *,
+  bold: bool = False,
+) -> None:
+  """Draws a picture in the middle of a square, framed, with a text below."""
+  from matplotlib.patches import Rectangle
+
+  inner = _SIDE * 0.88
+  high, wide = (inner * side / max(image.shape[:2]) for side in image.shape[:2])
+  left, top = corner[0] + (_SIDE - wide) / 2, corner[1] + (_SIDE - high) / 2
+  axes.imshow(image, extent=(left, left + wide, top + high, top))
+  if frame:
+    axes.add_patch(Rectangle((left, top), wide, high, fill=False, **frame))
+  shown = text if len(text) <= _LONGEST else f'{text[: _LONGEST - 1]}…'
+  axes.text(
+    corner[0] + _SIDE / 2,
+    corner[1] + _SIDE,
+    names.drawable(shown),
+    ha='center',
+    va='top',
+    fontsize=7,
+    fontweight='bold' if bold else 'normal',
+  )
+
+
+def _add_legend(axes: 'Axes') -> None:
   from matplotlib.patches import Patch
 
-  figure.legend(
+  axes.legend(
     [Patch(facecolor='white', **RIGHT), Patch(facecolor='white', **WRONG)],
     ['\N{CHECK MARK} of the class of the query', '\N{MULTIPLICATION X} of another class'],
-    loc='outside lower center',
+    loc='lower center',
     ncols=2,
     fontsize=8,
     frameon=False,
     handlelength=2.5,
     handleheight=1.4,
-  )
-  figure.suptitle(names.drawable(title), fontsize=10)
-  figures.save(figure, path)
-
-
-def _draw_picture(
-  axes: 'Axes', image: np.ndarray, text: str, frame: Mapping[str, Any], *, bold: bool = False
-) -> None:
-  """Draws a picture in the middle of a square, framed, with a text below."""
-  from matplotlib.patches import Rectangle
-
-  height, width = image.shape[:2]
-  side = max(height, width)
-  axes.imshow(image)
-  axes.set_xlim((width - side) / 2 - 0.5, (width + side) / 2 - 0.5)
-  axes.set_ylim((height + side) / 2 - 0.5, (height - side) / 2 - 0.5)
-  if frame:
-    axes.add_patch(Rectangle((-0.5, -0.5), width, height, fill=False, clip_on=False, **frame))
-  shown = text if len(text) <= _LONGEST else f'{text[: _LONGEST - 1]}…'
-  axes.text(
-    0.5,
-    -0.04,
-    names.drawable(shown),
-    transform=axes.transAxes,
-    ha='center',
-    va='top',
-    fontsize=7,
-    fontweight='bold' if bold else 'normal',
   )
