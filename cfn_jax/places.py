@@ -80,8 +80,8 @@ def split_named(text: str, name: str) -> dict[str, str]:
   for part, match in zip(parts, found):
     if not match:
       raise PlaceError(
-        f'{name}={text}: {part!r} is not there as a path, nor NAME=PATH (a name of letters, '
-        'digits, _ and -), which each of several is'
+        f'{name}={text}: no path that is there, and {part!r} is not NAME=PATH, as each of several '
+        'is (a name of letters, digits, _ and -)'
       )
   named = {match[1]: match[2] for match in found if match}
   if len(named) < len(parts):

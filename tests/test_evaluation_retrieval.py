@@ -36,7 +36,7 @@ def objects(tmp_path_factory):
 
 
 def test_the_figures_are_those_of_brute_force_and_are_remembered(objects, tmp_path, monkeypatch):
-  fields = {'baseline': False, 'retrieval.block_rows': 5, 'layers': ('conv1', 'pool5')}
+  fields = {'baseline': False, 'retrieval.block_rows': 5}
   config = make_config(objects / 'voc', weights=f'one={objects / "w3.npz"}', **fields)
   found = retrieval.open_task(config)(tmp_path / 'run')
   figures = found['one']
@@ -141,6 +141,7 @@ def test_other_boxes_lists_or_areas_are_other_features(objects, tmp_path, monkey
   [
     ({'objects.min_area_px': 5000}, r'none of the 16 objects has 5,000 px .* largest has 1,600'),
     ({'retrieval.block_rows': 0}, 'retrieval.block_rows = 0'),
+    ({'data.val_split': 'train'}, '8 images are in the gallery and among the queries'),
     ({'retrieval.sheet_queries': -1}, 'retrieval.sheet_queries = -1'),
     ({'layers': ('pool6',)}, 'different ones of conv1'),
     ({'layers': ('pool5', 'fc6')}, 'there is no fc6'),

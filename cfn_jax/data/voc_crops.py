@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from cfn_jax.data import boxes, folder, pipeline, resampling, voc_objects
+from cfn_jax.data import boxes, folder, listing, pipeline, resampling, voc_objects
 from cfn_jax.data.record import Record, Source, SourceError, check_index
 
 
@@ -64,6 +64,11 @@ class ObjectSource(Source):
     index = check_index(index, len(self))
     record = self._files[int(self.images[index])]
     return record._replace(label=int(self._labels[index]))
+
+  @property
+  def names(self) -> listing.Names:
+    """Returns the names of all images of the split."""
+    return self._files.names
 
   def __repr__(self) -> str:
     return f'ObjectSource({self.fingerprint})'

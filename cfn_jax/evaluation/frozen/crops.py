@@ -69,6 +69,7 @@ def open_sides(config: ml_collections.ConfigDict) -> Opened:
       for split, name in ((data.training, 'gallery'), (data.testing, 'queries'))
     ]
     opened = Opened(sides[0], sides[1], data.class_names)
+  _check_apart(opened)
   _check_classes(opened, allow_empty=config.data.allow_empty_classes)
   return opened
 
@@ -99,6 +100,20 @@ def _open_objects(config: ml_collections.ConfigDict, view_px: int) -> Opened:
       )
     )
   return Opened(sides[0], sides[1], names)
+
+
+def _check_apart(opened: Opened) -> None:
+  """Refuses images that are on both sides: what is nearest to a query would be itself."""
+  gallery, queries = (side.split.reader.source for side in (opened.gallery, opened.queries))
+  if not gallery.root or gallery.root != queries.root or not hasattr(gallery, 'names'):
+    return
+  shared = sorted({*gallery.names} & {*getattr(queries, 'names', ())})
+  if shared:
+    raise CfnError(
+      f'{len(shared):,} images are in the gallery and among the queries, such as {shared[0]}: a '
+      'query would find itself; name others in data.split and data.val_split, or data.root and '
+      'data.val_root'
+    )
 
 
 def _check_classes(opened: Opened, *, allow_empty: bool) -> None:
