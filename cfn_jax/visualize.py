@@ -4,11 +4,15 @@
 puzzles that a run with this config would train on, beside their images.
 """
 
+import sys
+from collections.abc import Callable, Sequence
+
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
 # isort: split
 from absl import app, flags
 
+from cfn_jax import arguments as command_lines
 from cfn_jax import command, places, terminal
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import run as run_pictures
@@ -16,18 +20,29 @@ from cfn_jax.training import devices
 
 CONFIG = command.define_config()
 OUT = flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
-PICTURES = ('puzzles',)
 
 
 @terminal.interruptible()
 @terminal.short_errors()
-def main(arguments: list[str]) -> None:
-  """Reads the flags and draws."""
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the part of the command line that is named, with the other arguments."""
+  argv = list(sys.argv[1:] if argv is None else argv)
+  at = next((number for number, each in enumerate(argv) if each in PARTS), 0)
+  parser = command_lines.Parser('cfn_jax.visualize', __doc__)
+  parser.add_argument('part', choices=PARTS)
+  part = parser.parse(argv[at : at + 1]).part
+  PARTS[part](argv[:at] + argv[at + 1 :])
+
+
+def draw_puzzles(argv: list[str]) -> None:
+  """Draws the puzzles of a config; `--config.FIELD` is read by absl."""
+  app.run(_draw_puzzles, [sys.argv[0], *argv], flags_parser=command.parse_flags)
+
+
+def _draw_puzzles(arguments: list[str]) -> None:
   command.quiet_libraries()
-  picture = arguments[1] if len(arguments) == 2 else ''
-  if picture not in PICTURES:
-    given = ' '.join(arguments[1:]) or 'nothing'
-    terminal.fail(f'asked to draw {given}: name one of {", ".join(PICTURES)}')
+  if arguments[1:]:
+    terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
   out = places.local(OUT.value, '--out')
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
     terminal.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
@@ -45,5 +60,9 @@ def main(arguments: list[str]) -> None:
   terminal.say(f'{out}: {pretext.training.source.description}')
 
 
+# Each reads its own arguments; the name of the part is not among them.
+PARTS: dict[str, Callable[[list[str]], None]] = {'puzzles': draw_puzzles}
+
+
 if __name__ == '__main__':
-  app.run(main, flags_parser=command.parse_flags)
+  main()
