@@ -1,7 +1,11 @@
-"""Draws pictures without training.
+"""Draws pictures without training, and reports what runs have found.
 
 `python -m cfn_jax.visualize puzzles --config=FILE.py:VARIANT --out=FILE.png` draws the first
 puzzles that a run with this config would train on, beside their images.
+
+`python -m cfn_jax.visualize report --workdir=A[,B] [--out=FILE.html]` writes one page of runs and
+evaluations, while they train too. `python -m cfn_jax.visualize PART --help` lists the options of a
+part.
 """
 
 import sys
@@ -16,6 +20,7 @@ from cfn_jax import arguments as command_lines
 from cfn_jax import command, places, terminal
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import run as run_pictures
+from cfn_jax.report import page
 from cfn_jax.training import devices
 
 CONFIG = command.define_config()
@@ -60,8 +65,36 @@ def _draw_puzzles(arguments: list[str]) -> None:
   terminal.say(f'{out}: {pretext.training.source.description}')
 
 
+_REPORT = """Writes one page of runs and evaluations: status, settings, curves, pictures, tables.
+
+    python -m cfn_jax.visualize report --workdir=A[,B] [--out=FILE.html]
+
+Workdirs are only read, so a run may be training in them. See docs/report.md.
+"""
+
+
+def write_report(argv: list[str]) -> None:
+  """Writes the report of workdirs."""
+  parser = command_lines.Parser('cfn_jax.visualize report', _REPORT)
+  add = parser.add_argument
+  add('--workdir', action='place', required=True, help='folders of runs, separated by commas')
+  add('--out', action='place', help=f'page to write (of one workdir: WORKDIR/{page.NAME})')
+  given = parser.parse(argv)
+  # A name that holds a comma is one folder where it is there.
+  parts = [given.workdir] if places.local(given.workdir).is_dir() else given.workdir.split(',')
+  places.check({'--workdir': part for part in parts if not part}, given=True)
+  workdirs = [places.local(part, '--workdir') for part in dict.fromkeys(parts)]
+  if not given.out and len(workdirs) > 1:
+    terminal.fail('--out is needed with several workdirs: name the page to write, FILE.html')
+  out = places.local(given.out or workdirs[0] / page.NAME, '--out')
+  if out.suffix.lower() not in ('.html', '.htm'):
+    terminal.fail(f'--out={out}: the name must end in .html')
+  page.write(workdirs, out)
+  terminal.say(f'{out}: {out.stat().st_size / 1e6:.1f} MB')
+
+
 # Each reads its own arguments; the name of the part is not among them.
-PARTS: dict[str, Callable[[list[str]], None]] = {'puzzles': draw_puzzles}
+PARTS: dict[str, Callable[[list[str]], None]] = {'puzzles': draw_puzzles, 'report': write_report}
 
 
 if __name__ == '__main__':
