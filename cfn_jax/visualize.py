@@ -82,7 +82,8 @@ def write_report(argv: list[str]) -> None:
   given = parser.parse(argv)
   # A name that holds a comma is one folder where it is there.
   parts = [given.workdir] if places.local(given.workdir).is_dir() else given.workdir.split(',')
-  places.check({'--workdir': part for part in parts if not part}, given=True)
+  for part in parts:
+    places.check({'--workdir': part}, given=True)
   workdirs = [places.local(part, '--workdir') for part in dict.fromkeys(parts)]
   if not given.out and len(workdirs) > 1:
     terminal.fail('--out is needed with several workdirs: name the page to write, FILE.html')

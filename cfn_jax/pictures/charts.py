@@ -51,9 +51,8 @@ def pick_colour(number: int) -> str:
 
 
 def encode_chart(chart: Chart, axis: str) -> bytes:
-  """Returns a chart over one of its axes as SVG, for a light and a dark ground."""
-  rows = -(-len(chart.lines) // 3)
-  figure = figures.make(6.4, 3.1 + 0.2 * rows)
+  """Returns a chart over one of its axes as SVG, for a light and a dark ground, without legend."""
+  figure = figures.make(6.4, 3.1)
   figure.patch.set_alpha(0)
   plot = figure.subplots()
   plot.patch.set_alpha(0)
@@ -63,7 +62,6 @@ def encode_chart(chart: Chart, axis: str) -> bytes:
     plot.plot(
       line.x[axis],
       line.y,
-      label=names.drawable(line.label),
       linewidth=1.4,
       marker=marker,
       markersize=3,
@@ -78,5 +76,4 @@ def encode_chart(chart: Chart, axis: str) -> bytes:
   for name, spine in plot.spines.items():
     spine.set_visible(name in ('left', 'bottom'))
     spine.set_color(GREY)
-  figure.legend(loc='outside lower center', ncols=3, fontsize=8, frameon=False, labelcolor=GREY)
   return figures.encode(figure, '.svg')

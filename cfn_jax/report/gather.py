@@ -16,6 +16,8 @@ from cfn_jax.errors import CfnError
 from cfn_jax.report import files, folders, status
 from cfn_jax.training import metrics, provenance, step_folders
 
+NO_FIELD = '(no such field)'
+
 
 @dataclasses.dataclass
 class Recipe:
@@ -169,7 +171,7 @@ def _compare(values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     return {}
   papers = json.loads(json.dumps(fields.flatten(paper)))
   return {
-    name: papers.get(name, '(no such field)')
+    name: papers.get(name, NO_FIELD)
     for name, value in values.items()
     if name not in papers or papers[name] != value
   }

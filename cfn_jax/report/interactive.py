@@ -1,4 +1,7 @@
-"""Charts that a reader can zoom, by Bokeh, an extra: as JSON, and the script that draws them."""
+"""Charts that a reader can zoom, by Bokeh, an extra: as JSON, and the script that draws them.
+
+No text of users is in them: Bokeh takes some for HTML. The page has the titles and the legends.
+"""
 
 import importlib
 from typing import Any
@@ -7,17 +10,18 @@ import numpy as np
 
 from cfn_jax.pictures import charts
 
-LIMITS = {'height': 300, 'sizing_mode': 'stretch_width', 'min_border_left': 48}
+SIZE = {'height': 280, 'sizing_mode': 'stretch_width', 'min_border_left': 48}
 
 
 def load_script() -> str:
-  """Returns Bokeh's own script with its tag; '' where Bokeh is not installed."""
+  """Returns Bokeh's own script; '' where Bokeh is not installed."""
   try:
     resources = importlib.import_module('bokeh.resources')
   except ImportError:
     return ''
-  script: str = resources.Resources('inline', components=['bokeh'], log_level='error').render_js()
-  return script
+  parts = resources.Resources('inline', components=['bokeh']).js_raw
+  # Without the line that only says on the console which level of messages is chosen.
+  return '\n'.join(part for part in parts if not part.strip().startswith('Bokeh.set_log_level'))
 
 
 def encode_chart(chart: charts.Chart) -> dict[str, Any]:
@@ -29,10 +33,9 @@ def encode_chart(chart: charts.Chart) -> dict[str, Any]:
     tools='pan,box_zoom,wheel_zoom,reset,save',
     active_drag='box_zoom',
     toolbar_location='above',
-    **LIMITS,
+    **SIZE,
   )
-  entries = []
-  for line in chart.lines:
+  for number, line in enumerate(chart.lines):
     columns = {axis: list(line.x[axis]) for axis in chart.axes()}
     columns |= {'x': columns['step'], 'y': list(line.y)}
     if line.band:
@@ -40,15 +43,15 @@ def encode_chart(chart: charts.Chart) -> dict[str, Any]:
     source = models.ColumnDataSource({name: _pack(values) for name, values in columns.items()})
     colour = charts.pick_colour(line.colour)
     style = 'dashed' if line.dashed else 'solid'
-    drawn = [plot.line('x', 'y', source=source, color=colour, line_width=1.8, line_dash=style)]
+    common = {'source': source, 'color': colour, 'name': f'line{number}'}  # of all its parts
+    drawn = plot.line('x', 'y', line_width=1.8, line_dash=style, **common)
     if len(line.y) < 30:
-      drawn.append(plot.scatter('x', 'y', source=source, color=colour, size=4))
+      plot.scatter('x', 'y', size=4, **common)
     if line.band:
-      drawn.append(plot.varea('x', 'low', 'high', source=source, color=colour, fill_alpha=0.15))
-    tips = [('step', '@step{0,0}'), ('figure', '@y{0.0000}')]  # no text of users: it is HTML
-    plot.add_tools(models.HoverTool(renderers=drawn[:1], tooltips=tips, visible=False))
-    entries.append((line.label, drawn))
-  _dress(plot, models, entries)
+      plot.varea('x', 'low', 'high', fill_alpha=0.15, **common)
+    tips = [('step', '@step{0,0}'), ('figure', '@y{0.0000}')]
+    plot.add_tools(models.HoverTool(renderers=[drawn], tooltips=tips, visible=False))
+  _dress(plot, models)
   item: dict[str, Any] = embed.json_item(plot)
   return item
 
@@ -58,7 +61,7 @@ def _pack(values: list[float]) -> Any:
   return np.asarray(values, np.float64)
 
 
-def _dress(plot: Any, models: Any, entries: list[tuple[str, list[Any]]]) -> None:
+def _dress(plot: Any, models: Any) -> None:
   """Gives a plot the looks of the page, on a light and a dark ground."""
   grey = charts.GREY
   plot.toolbar.logo = None
@@ -71,16 +74,3 @@ def _dress(plot: Any, models: Any, entries: list[tuple[str, list[Any]]]) -> None
   plot.xaxis.axis_label = charts.AXES['step']
   plot.xaxis.formatter = models.NumeralTickFormatter(format='0,0.[00]')
   plot.grid.grid_line_color, plot.grid.grid_line_alpha = grey, 0.22
-  legend = models.Legend(
-    items=entries,
-    click_policy='hide',
-    orientation='horizontal',
-    ncols=2,
-    label_text_color=grey,
-    label_text_font_size='12px',
-    background_fill_alpha=0,
-    border_line_color=None,
-    spacing=6,
-    padding=4,
-  )
-  plot.add_layout(legend, 'below')

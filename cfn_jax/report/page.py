@@ -61,7 +61,7 @@ def render(workdirs: Sequence[gather.Workdir]) -> str:
     lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
   )
-  environment.filters['show'] = tables.show
+  environment.filters |= {'show': tables.show, 'field': tables.show_field}
   environment.policies['json.dumps_kwargs'] = {}  # keys in their order: Bokeh's JSON needs it
   return environment.get_template('report.html').render(
     title=', '.join(workdir.name for workdir in workdirs),
@@ -69,7 +69,11 @@ def render(workdirs: Sequence[gather.Workdir]) -> str:
     workdirs=[_view(workdir) for workdir in workdirs],
     several=len(workdirs) > 1,
     compared=tables.compare_fields(recipes),
-    charts=[{'title': chart.title, 'stills': _draw(chart, script)} for chart in drawn],
+    charts=[
+      {'title': chart.title, 'stills': _draw(chart, script), 'lines': chart.lines}
+      for chart in drawn
+    ],
+    pick_colour=charts.pick_colour,
     axes={axis: charts.AXES[axis] for axis in _find_axes(drawn)},
     items=[interactive.encode_chart(chart) for chart in drawn] if script else [],
     bokeh=markupsafe.Markup(script),

@@ -2,10 +2,11 @@
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from cfn_jax import fields
+from cfn_jax import config_files, fields
 from cfn_jax.report import gather, status
 
 MOST_COLUMNS = 24  # of a table; another one holds what is left
@@ -119,7 +120,10 @@ def show(value: Any) -> str:
 
 def tabulate_changed(recipe: gather.Recipe) -> Table:
   """Makes the table of the fields that differ from the paper's config."""
-  body = [[name, str(recipe.fields[name]), str(papers)] for name, papers in recipe.changed.items()]
+  body = [
+    [name, show_field(recipe.fields[name]), show_field(papers)]
+    for name, papers in recipe.changed.items()
+  ]
   return Table("Fields that differ from the paper's config", ['field', 'here', 'paper'], body)
 
 
@@ -131,7 +135,8 @@ def compare_fields(recipes: Mapping[str, gather.Recipe]) -> list[Table]:
     same = {name: recipe.fields for name, recipe in known.items() if recipe.task == task}
     names = dict.fromkeys(name for values in same.values() for name in values)
     shown = {
-      name: [str(values.get(name, '(no such field)')) for values in same.values()] for name in names
+      name: [show_field(values.get(name, gather.NO_FIELD)) for values in same.values()]
+      for name in names
     }
     body = [[name, *values] for name, values in shown.items() if len({*values}) > 1]
     if len(same) > 1:
@@ -149,6 +154,7 @@ def describe_recipe(recipe: gather.Recipe) -> list[tuple[str, str]]:
   made = (last, recipe.meta, recipe.results)
   rows = [
     ('command', last.get('command') or recipe.results.get('command')),
+    ('the same by fields', _write_command(recipe)),
     ('in the folder', last.get('folder')),
     ('commit', next(filter(None, (each.get('commit') for each in made)), '')),
     ('devices', last.get('devices') or recipe.results.get('devices')),
@@ -157,6 +163,26 @@ def describe_recipe(recipe: gather.Recipe) -> list[tuple[str, str]]:
     ('starts', '; '.join(map(_describe_end, recipe.starts))),
   ]
   return [(what, str(value) if value else 'not recorded') for what, value in rows]
+
+
+def show_field(value: Any) -> str:
+  """Returns the value of a field; an empty text has its quotes."""
+  return "''" if value == '' else str(value)
+
+
+def _write_command(recipe: gather.Recipe) -> str:
+  """Writes the command that sets the fields which differ from the paper's config."""
+  try:
+    name = config_files.configs_by_task()[recipe.task]
+  except KeyError:
+    return ''
+  words = ['python', '-m', 'cfn_jax.main', f'--config={name}']
+  for field, papers in recipe.changed.items():
+    value = recipe.fields[field]
+    if papers != gather.NO_FIELD:
+      value = tuple(value) if isinstance(value, list) else value
+      words.append(f'--config.{field}={value}')
+  return shlex.join([*words, '--workdir=RUN'])
 
 
 def _describe_end(start: Mapping[str, Any]) -> str:

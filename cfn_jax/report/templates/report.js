@@ -19,6 +19,15 @@ async function chooseAxis(chosen) {
   }
 }
 all('[data-axis]').forEach((each) => each.addEventListener('click', () => chooseAxis(each)));
+async function toggleLine(button) {
+  const figures = all('.charts figure');
+  const views = await plots[figures.indexOf(button.closest('figure'))];
+  const visible = button.getAttribute('aria-pressed') !== 'true';
+  button.setAttribute('aria-pressed', String(visible));
+  const parts = [...views][0].model.renderers.filter((each) => each.name === `line${button.dataset.line}`);
+  parts.forEach((each) => { each.visible = visible; });
+}
+all('[data-line]').forEach((each) => each.addEventListener('click', () => toggleLine(each)));
 
 // Tables: a click on a header sorts by its column, another one turns the order round.
 function sortTable(header) {
