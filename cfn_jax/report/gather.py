@@ -89,7 +89,10 @@ class Workdir:
   def recipes(self) -> dict[str, Recipe]:
     """Returns what was run here by its name; the runs of an evaluation share that of theirs."""
     recipes = {run.name: run.recipe for run in self.runs if not self._inside(run)}
-    return recipes | {each.name: each.recipe for each in self.evaluations if each.recipe.fields}
+    for each in self.evaluations:
+      if each.recipe.fields:
+        recipes[f'{each.name}, evaluation' if each.name in recipes else each.name] = each.recipe
+    return recipes
 
   def _inside(self, run: Run) -> bool:
     known = [each.folder for each in self.evaluations if each.recipe.fields]
@@ -110,17 +113,25 @@ def read(workdirs: Sequence[pathlib.Path]) -> list[Workdir]:
       f'--workdir names {count} runs and evaluations: a report takes {folders.LIMIT} at most; '
       'name fewer'
     )
-  return [_read_workdir(*each) for each in zip(workdirs, names, found)]
+  alone = len(workdirs) == 1
+  return [_read_workdir(*each, alone=alone) for each in zip(workdirs, names, found)]
 
 
 def _read_workdir(
-  folder: pathlib.Path, name: str, found: tuple[list[pathlib.Path], list[pathlib.Path]]
+  folder: pathlib.Path,
+  name: str,
+  found: tuple[list[pathlib.Path], list[pathlib.Path]],
+  *,
+  alone: bool,
 ) -> Workdir:
   notes: list[str] = []
   starts = status.pair_starts(files.read_lines(folder / provenance.STARTS, notes))
 
   def label(inner: pathlib.Path) -> str:
-    return name if inner == folder else f'{name}/{inner.relative_to(folder).as_posix()}'
+    if inner == folder:
+      return name
+    inside = inner.relative_to(folder).as_posix()
+    return inside if alone and inside != name else f'{name}/{inside}'
 
   evaluations = [
     _read_evaluation(inner, label(inner), starts if inner == folder else []) for inner in found[1]

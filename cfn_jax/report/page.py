@@ -67,7 +67,7 @@ def render(workdirs: Sequence[gather.Workdir]) -> str:
     title=', '.join(workdir.name for workdir in workdirs),
     written=time.strftime('%Y-%m-%d %H:%M'),
     workdirs=[_view(workdir) for workdir in workdirs],
-    several=len(workdirs) > 1,
+    recipes=len(recipes),
     compared=tables.compare_fields(recipes),
     charts=[
       {'title': chart.title, 'stills': _draw(chart, script), 'lines': chart.lines}
@@ -158,8 +158,15 @@ def _describe(run: gather.Run) -> dict[str, Any]:
   found = {'name': run.name, 'task': run.recipe.task, 'status': run.status}
   found['step'] = f'{run.step:,}' + (f' of {last:,}' if isinstance(last, int) else '')
   best = _find_best(run)
-  hours = curves.place(run.rows, run.recipe.fields.get('batch_size'))
-  return found | {'best': best, 'hours': hours[-1].get('hours') if hours else None}
+  course = curves.place(run.rows, run.recipe.fields.get('batch_size'))
+  hours = course[-1].get('hours') if course else None
+  return found | {'best': best, 'time': _clock(hours) if hours else ''}
+
+
+def _clock(hours: float) -> str:
+  """Returns a time as hours, minutes and seconds: '12:05:00'."""
+  minutes, seconds = divmod(round(hours * 3600), 60)
+  return f'{minutes // 60}:{minutes % 60:02d}:{seconds:02d}'
 
 
 def _find_best(run: gather.Run) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def describe_recipe(recipe: gather.Recipe) -> list[tuple[str, str]]:
   made = (last, recipe.meta, recipe.results)
   rows = [
     ('command', last.get('command') or recipe.results.get('command')),
-    ('the same by fields', _write_command(recipe)),
+    ('the same, by fields', _write_command(recipe)),
     ('in the folder', last.get('folder')),
     ('commit', next(filter(None, (each.get('commit') for each in made)), '')),
     ('devices', last.get('devices') or recipe.results.get('devices')),
