@@ -29,18 +29,14 @@ class Browser:
     theirs, self._write = os.pipe()
     self._read, their_write = os.pipe()
 
-    def give_pipes() -> None:  # the browser reads its commands on 3, and answers on 4
-      kept = os.dup(theirs), os.dup(their_write)
-      os.dup2(kept[0], 3)
-      os.dup2(kept[1], 4)
-
+    # The browser reads its commands on 3, and answers on 4.
     self._process = subprocess.Popen(
       [
-        *(find(), '--headless', '--no-sandbox', '--disable-gpu', '--hide-scrollbars'),
-        *('--remote-debugging-pipe', f'--user-data-dir={self._profile.name}'),
+        *('bash', '-c', f'exec "$@" 3<&{theirs} 4>&{their_write}', '-', find(), '--headless'),
+        *('--no-sandbox', '--disable-gpu', '--hide-scrollbars', '--remote-debugging-pipe'),
+        f'--user-data-dir={self._profile.name}',
       ],
-      preexec_fn=give_pipes,
-      close_fds=False,
+      pass_fds=(theirs, their_write),
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,
     )

@@ -18,7 +18,7 @@ import pytest
 from cfn_jax import command, visualize
 from cfn_jax.errors import CfnError
 from cfn_jax.pictures import charts
-from cfn_jax.report import curves, folders, gather, images, page, status, tables
+from cfn_jax.report import curves, files, folders, gather, images, page, status, tables
 from cfn_jax.training import provenance, stopping
 
 ROWS = [
@@ -34,6 +34,7 @@ ROWS = [
     'val_accuracy_high': 0.6,
   },
 ]
+FIGURES = [files.figures(row) for row in ROWS]
 HOSTILE = '</script><img src=x onerror="window.stung=1"><b>&amp;'
 UNNAMED = '<img src=y onerror=stung=2>&amp;'  # without a slash: the name of a folder
 
@@ -118,12 +119,12 @@ def test_nothing_comes_from_elsewhere(make_run):
 
 
 def test_rows_stand_over_steps_images_and_hours(make_run):
-  places = curves.place(ROWS, 16)
+  places = curves.place(FIGURES, 16)
   assert [at['visits'] for at in places] == [160, 320, 480]
   # 160 images at 16 a second; 160 at the median of both rates, 12; 160 at 8.
   seconds = [10, 10 + 160 / 12, 10 + 160 / 12 + 20]
   assert [at['hours'] * 3600 for at in places] == pytest.approx(seconds)
-  assert curves.place(ROWS, None) == [{'step': 10}, {'step': 20}, {'step': 30}]
+  assert curves.place(FIGURES, None) == [{'step': 10}, {'step': 20}, {'step': 30}]
   (workdir,) = gather.read([make_run()])
   drawn = {chart.title: chart for chart in curves.make_charts(workdir.runs, {'run': [0, 1, 2]})}
   (line,) = drawn['accuracy'].lines
@@ -475,5 +476,5 @@ def test_a_browser_sorts_tables_and_offers_files(browser, make_run, tmp_path):
     browser.run(choose)
     assert browser.run(labels) == charts.AXES['hours']
     x = 'Promise.all(plots).then((p) => [...[...p[0]][0].model.renderers[0].data_source.data.x])'
-    hours = [at['hours'] for at in curves.place(ROWS, 16)][1:]
+    hours = [at['hours'] for at in curves.place(FIGURES, 16)][1:]
     assert browser.run(x) == pytest.approx(hours)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cfn_jax.pictures import charts
-from cfn_jax.report import files, gather
+from cfn_jax.report import gather
 
 MOST_ROWS = 4_000  # of the runs of one workdir, together; more are thinned
 LAST = ('learning_rate', 'throughput', 'input_wait_fraction')  # of the charts, in this order
@@ -19,6 +19,8 @@ TITLES = {
   'input_wait_fraction': 'share of time that waits for input',
 }
 BOUNDS = ('_low', '_high')
+
+Points = list[tuple[dict[str, float], dict[str, float]]]  # figures, and where they stand
 
 
 def thin(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
@@ -38,23 +40,22 @@ def thin(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
   return sorted(judged | {*range(0, len(rows), every)} | {len(rows) - 1})
 
 
-def place(rows: Sequence[Mapping[str, Any]], batch_size: Any) -> list[dict[str, float]]:
+def place(figures: Sequence[Mapping[str, float]], batch_size: Any) -> list[dict[str, float]]:
   """Returns where each row stands: its step, the images visited, the hours of training.
 
   Hours follow from the throughput, so they leave out evaluations, saves, and the time between two
   starts. What is not known is left out.
 
   Args:
-    rows: in the order of their steps.
+    figures: of rows in the order of their steps.
     batch_size: images of a step, if that is known.
   """
   known = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0
-  found = [files.figures(row) for row in rows]
-  rates = [row.get('images_per_second', math.nan) for row in found]
+  rates = [row.get('images_per_second', math.nan) for row in figures]
   good = [rate for rate in rates if rate > 0]  # nan is not
   usual = statistics.median(good) if good else math.nan
   hours, before, places = 0.0, 0.0, []
-  for row, rate in zip(found, rates):
+  for row, rate in zip(figures, rates):
     at = {'step': row['step']}
     if known:
       at['visits'] = row['step'] * batch_size
@@ -73,6 +74,10 @@ def make_charts(runs: Sequence[gather.Run], shown: Mapping[str, list[int]]) -> l
     shown: by a run's name: the numbers of its rows that are drawn.
   """
   with_rows = [run for run in runs if run.rows]
+  points: dict[str, Points] = {}
+  for run in with_rows:
+    places = place(run.figures, run.recipe.fields.get('batch_size'))
+    points[run.name] = [(run.figures[n], places[n]) for n in shown[run.name]]
   made = []
   by_task = itertools.groupby(
     sorted(with_rows, key=lambda run: run.recipe.task), key=lambda run: run.recipe.task
@@ -82,11 +87,11 @@ def make_charts(runs: Sequence[gather.Run], shown: Mapping[str, list[int]]) -> l
     several = len({run.recipe.task for run in with_rows}) > 1
     kinds: dict[str, dict[str, None]] = {}
     for run in same:
-      for name in dict.fromkeys(name for row in run.rows for name in files.figures(row)):
+      for name in dict.fromkeys(name for row in run.figures for name in row):
         if kind := _find_kind(name):
           kinds.setdefault(kind, {})[name] = None
     for kind in sorted(kinds, key=lambda kind: (LAST.index(kind) if kind in LAST else -1, kind)):
-      lines = _make_lines(same, kind, list(kinds[kind]), shown)
+      lines = _make_lines(same, kind, list(kinds[kind]), points)
       if lines:
         title = TITLES.get(kind, kind.replace('_', ' '))
         made.append(charts.Chart(f'{task or "unknown task"}: {title}' if several else title, lines))
@@ -108,7 +113,7 @@ def _strip(name: str) -> str:
 
 
 def _make_lines(
-  runs: Sequence[gather.Run], kind: str, names: list[str], shown: Mapping[str, list[int]]
+  runs: Sequence[gather.Run], kind: str, names: list[str], points_of: Mapping[str, Points]
 ) -> list[charts.Line]:
   if len(runs) > 1:  # the main figures alone, where there are others
     main = 'images_per_second' if kind == 'throughput' else kind
@@ -116,10 +121,8 @@ def _make_lines(
   plain = list(dict.fromkeys(_strip(name) for name in names))
   lines = []
   for number, run in enumerate(runs):
-    where = place(run.rows, run.recipe.fields.get('batch_size'))
-    rows = [(files.figures(run.rows[n]), where[n]) for n in shown[run.name]]
     for name in names:
-      points = [(row, at) for row, at in rows if name in row]
+      points = [(row, at) for row, at in points_of[run.name] if name in row]
       if not points:
         continue
       trained = name.startswith('train_')

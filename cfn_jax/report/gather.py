@@ -5,6 +5,7 @@ may lie in the other. Everything is only read.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -63,6 +64,11 @@ class Run:
   def step(self) -> int:
     """The newest logged step."""
     return max((row['step'] for row in self.rows), default=0)
+
+  @functools.cached_property
+  def figures(self) -> list[dict[str, float]]:
+    """The numbers of each row, see `files.figures`."""
+    return [files.figures(row) for row in self.rows]
 
 
 @dataclasses.dataclass
@@ -198,7 +204,7 @@ def _warn(run: Run) -> list[str]:
   ]
   if texts:
     notes.append(f'{len(texts):,} logged steps with figures that are not finite')
-  skipped = max((files.figures(row).get('skipped_steps', 0) for row in run.rows), default=0)
+  skipped = max((row.get('skipped_steps', 0) for row in run.figures), default=0)
   if skipped > 0:
     notes.append(f'{skipped:,.0f} steps skipped: a loss or gradient was not finite')
   if (run.folder / 'bad_images.tsv').is_file():
@@ -206,7 +212,7 @@ def _warn(run: Run) -> list[str]:
   damaged = sorted((run.folder / 'checkpoints').glob(f'{step_folders.DAMAGED}*'))
   if damaged:
     notes.append(f'damaged checkpoints: {step_folders.list_names([p.name for p in damaged])}')
-  waits = [files.figures(row).get('input_wait_fraction', math.nan) for row in run.rows[-20:]]
+  waits = [row.get('input_wait_fraction', math.nan) for row in run.figures[-20:]]
   waits = [each for each in waits if math.isfinite(each)]
   if waits and sum(waits) / len(waits) > 0.2:
     notes.append(f'{sum(waits) / len(waits):.0%} of the time of steps is waiting for images')

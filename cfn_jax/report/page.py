@@ -14,7 +14,7 @@ import markupsafe
 
 from cfn_jax import names, places, terminal
 from cfn_jax.pictures import charts
-from cfn_jax.report import curves, files, gather, images, interactive, tables
+from cfn_jax.report import curves, gather, images, interactive, tables
 
 NAME = 'report.html'
 TEMPLATES = pathlib.Path(__file__).resolve().parent / 'templates'
@@ -158,7 +158,7 @@ def _describe(run: gather.Run) -> dict[str, Any]:
   found = {'name': run.name, 'task': run.recipe.task, 'status': run.status}
   found['step'] = f'{run.step:,}' + (f' of {last:,}' if isinstance(last, int) else '')
   best = _find_best(run)
-  course = curves.place(run.rows, run.recipe.fields.get('batch_size'))
+  course = curves.place(run.figures, run.recipe.fields.get('batch_size'))
   hours = course[-1].get('hours') if course else None
   return found | {'best': best, 'time': _clock(hours) if hours else ''}
 
@@ -173,8 +173,7 @@ def _find_best(run: gather.Run) -> dict[str, Any]:
   """Returns the best figure of a run by which its checkpoints are kept; empty without one."""
   by = str(run.recipe.meta.get('best', ''))
   name, sign = by.removeprefix('-'), -1 if by.startswith('-') else 1
-  rows = [files.figures(row) for row in run.rows]
-  scored = [row for row in rows if math.isfinite(row.get(name, math.nan))]
+  scored = [row for row in run.figures if math.isfinite(row.get(name, math.nan))]
   if not scored:
     return {}
   row = max(scored, key=lambda row: sign * row[name])
