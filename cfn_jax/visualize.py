@@ -84,7 +84,8 @@ def write_report(argv: list[str]) -> None:
   parts = [given.workdir] if places.local(given.workdir).is_dir() else given.workdir.split(',')
   for part in parts:
     places.check({'--workdir': part}, given=True)
-  workdirs = [places.local(part, '--workdir') for part in dict.fromkeys(parts)]
+  named = {places.resolve(part, '--workdir'): places.local(part, '--workdir') for part in parts}
+  workdirs = list(named.values())
   if not given.out and len(workdirs) > 1:
     terminal.fail('--out is needed with several workdirs: name the page to write, FILE.html')
   out = places.local(given.out or workdirs[0] / page.NAME, '--out')

@@ -25,7 +25,7 @@ class Browser:
   def __enter__(self) -> 'Browser':
     self.said: list[tuple[str, str]] = []
     self._count, self._text = 0, b''
-    self._profile = tempfile.TemporaryDirectory()
+    self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     theirs, self._write = os.pipe()
     self._read, their_write = os.pipe()
 
@@ -51,8 +51,12 @@ class Browser:
     return self
 
   def __exit__(self, *_: object) -> None:
-    self._process.kill()
-    self._process.wait()
+    self._session = {}
+    try:
+      self.ask('Browser.close')
+      self._process.wait(PATIENCE_S)
+    finally:
+      self._process.kill()
     os.close(self._read)
     os.close(self._write)
     self._profile.cleanup()

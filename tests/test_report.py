@@ -17,6 +17,7 @@ import pytest
 
 from cfn_jax import command, visualize
 from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import identity
 from cfn_jax.pictures import charts
 from cfn_jax.report import curves, files, folders, gather, images, page, status, tables
 from cfn_jax.training import provenance, stopping
@@ -346,6 +347,29 @@ def test_the_command_reads_a_workdir_and_writes_one_file(make_run, without_chart
   assert 'running' in Page(text).text
 
 
+def test_a_workdir_that_is_named_twice_is_shown_once(make_run, without_charts, tmp_path):
+  folder, out = make_run(), tmp_path / 'both.html'
+  visualize.main(['report', f'--workdir={folder},{folder}/../run', f'--out={out}'])
+  assert list(Page(out.read_text()).json['figures']['runs']) == ['run']
+
+
+def test_too_many_or_too_large_pictures_are_told(make_run, without_charts, monkeypatch):
+  folder = make_run()
+  for number in range(images.MOST):
+    shutil.copy(folder / 'puzzles.png', folder / f'more{number:03}.png')
+  shown = show(folder)
+  assert len([1 for _, each in shown.tags if 'webp' in each.get('src', '')]) == 0
+  assert f'1 pictures more than {images.MOST} are not shown' in shown.text
+  monkeypatch.setattr(images, 'LARGEST_BYTES', 50)
+  assert 'puzzles.png cannot be read: it has' in show(folder).text
+
+
+def test_the_report_changes_no_run_and_no_result():
+  config = command.load_config('frozen_layers:small')
+  assert config.report is True
+  assert 'report' not in identity.describe(config)
+
+
 def test_a_report_that_fails_is_a_warning(make_run, monkeypatch, capsys):
   def fail(workdirs):
     raise ZeroDivisionError('here')
@@ -398,7 +422,7 @@ def test_html_in_names_is_text(bokeh, make_run, monkeypatch):
   if not bokeh:
     monkeypatch.setitem(sys.modules, 'bokeh.resources', None)
     monkeypatch.setattr(charts, 'encode_chart', lambda chart, axis: b'<svg/>')
-  shown = show(spoil_names(make_run))
+  shown = show(spoil_names(make_run), make_run('plain'))
   assert not [each for _, each in shown.tags if any(name.startswith('on') for name in each)]
   assert shown.text.count(HOSTILE) > 8 and shown.text.count(UNNAMED) > 5
   assert shown.json['figures']['runs'][UNNAMED][0][HOSTILE] == HOSTILE
@@ -447,7 +471,7 @@ def test_a_browser_shows_the_page(bokeh, browser, make_run, monkeypatch, tmp_pat
     browser.open(out, width=width)
     found = browser.run(LOOK)
     assert found['width'] <= 0 and found['broken'] == 0 and found['stung'] is None
-    assert found['pictures'] >= 4 and found['canvases'] == (found['charts'] if bokeh else 0)
+    assert found['pictures'] >= 3 and found['canvases'] == (found['charts'] if bokeh else 0)
     assert HOSTILE in found['text'] and UNNAMED in found['text']
     requests = [text for kind, text in browser.said if kind == 'request']
     assert all(text.startswith(('file:', 'data:')) for text in requests)

@@ -17,7 +17,9 @@ from cfn_jax.jigsaw.permutation_sets import permutations
 from cfn_jax.pictures import permutations as permutation_pictures
 
 MOST_BYTES = 4_000_000  # of the pictures of one workdir, before base64
+MOST = 60  # pictures of one workdir
 LARGEST_PX = 100_000_000  # a file that states more is not opened
+LARGEST_BYTES = 200_000_000
 WIDEST_PX = 2_400
 TITLES = {
   'puzzles': 'Puzzles of training, beside their images',
@@ -61,6 +63,9 @@ def embed(paths: Sequence[pathlib.Path], notes: list[str], *, share: int) -> lis
   pictures = []
   for path in paths:
     try:
+      size = path.stat().st_size
+      if size > LARGEST_BYTES:
+        raise ValueError(f'it has {size:,} bytes')
       kind, data = _fit(path.read_bytes(), share)
     except Exception as error:  # of the decoders, whatever they raise
       notes.append(f'{path.name} cannot be read: {terminal.first_line(error)}')

@@ -113,15 +113,7 @@ def _view(workdir: gather.Workdir) -> dict[str, Any]:
   """Returns what the template shows of a workdir."""
   held: list[gather.Run | gather.Evaluation] = [*workdir.runs]
   held += [each for each in workdir.evaluations if not _is_run(each, workdir)]
-  found = {each.name: images.find(each.folder) for each in held}
-  share = images.MOST_BYTES // max(1, sum(map(len, found.values())))
-  pictures = {}
-  for each in held:
-    pictures[each.name] = images.embed(found[each.name], each.notes, share=share)
-    if isinstance(each, gather.Run):
-      grid = each.recipe.fields.get('puzzle.grid')
-      rows = each.folder / 'permutations.npy'
-      pictures[each.name] += images.draw_permutations(rows, grid, each.notes)
+  pictures = _embed_pictures(workdir, held)
   return {
     'name': workdir.name,
     'folder': workdir.folder,
@@ -146,6 +138,27 @@ def _view(workdir: gather.Workdir) -> dict[str, Any]:
     + [(each.name, note) for each in workdir.runs for note in each.notes]
     + [(each.name, note) for each in workdir.evaluations for note in each.notes],
   }
+
+
+def _embed_pictures(
+  workdir: gather.Workdir, held: Sequence[gather.Run | gather.Evaluation]
+) -> dict[str, list[images.Picture]]:
+  """Returns the pictures of a workdir by what they belong to; together they have a limit."""
+  found = {each.name: images.find(each.folder) for each in held}
+  count = sum(map(len, found.values()))
+  left = min(count, images.MOST)
+  if count > left:
+    workdir.notes.append(f'{count - left:,} pictures more than {left} are not shown')
+  share = images.MOST_BYTES // max(1, left)
+  pictures = {}
+  for each in held:
+    chosen = found[each.name][:left]
+    left -= len(chosen)
+    pictures[each.name] = images.embed(chosen, each.notes, share=share)
+    if isinstance(each, gather.Run):
+      grid, rows = each.recipe.fields.get('puzzle.grid'), each.folder / 'permutations.npy'
+      pictures[each.name] += images.draw_permutations(rows, grid, each.notes)
+  return pictures
 
 
 def _is_run(evaluation: gather.Evaluation, workdir: gather.Workdir) -> bool:

@@ -44,10 +44,14 @@ def find(
     num_steps: the last one; 0: not known.
     scored: the figures that it was trained for are there.
   """
-  owner = lock.read_owner(folder / lock.NAME) if (folder / lock.NAME).is_file() else {}
+  path = folder / lock.NAME
+  try:
+    owner = lock.read_owner(path) if path.is_file() else {}
+    since_renewed = time.time() - path.stat().st_mtime if owner else None
+  except OSError as error:
+    return Status('unknown', f'{lock.NAME} cannot be read: {error.strerror}')
   if owner:
-    renewed = (folder / lock.NAME).stat().st_mtime
-    return _judge_process(owner, 'lock', since_renewed=time.time() - renewed)
+    return _judge_process(owner, lock.NAME, since_renewed=since_renewed)
   ended = [start for start in starts if 'outcome' in start]
   if starts and 'outcome' not in starts[-1]:
     return _judge_process(starts[-1], provenance.STARTS, since_renewed=None)
