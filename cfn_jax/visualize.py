@@ -20,7 +20,7 @@ from cfn_jax import arguments as command_lines
 from cfn_jax import command, places, terminal
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import run as run_pictures
-from cfn_jax.report import page
+from cfn_jax.report import folders, page
 from cfn_jax.training import devices
 
 CONFIG = command.define_config()
@@ -78,7 +78,7 @@ def write_report(argv: list[str]) -> None:
   parser = command_lines.Parser('cfn_jax.visualize report', _REPORT)
   add = parser.add_argument
   add('--workdir', action='place', required=True, help='folders of runs, separated by commas')
-  add('--out', action='place', help=f'page to write (of one workdir: WORKDIR/{page.NAME})')
+  add('--out', action='place', help=f'page to write (of one workdir: WORKDIR/{folders.PAGE})')
   given = parser.parse(argv)
   # A name that holds a comma is one folder where it is there.
   parts = [given.workdir] if places.local(given.workdir).is_dir() else given.workdir.split(',')
@@ -88,7 +88,7 @@ def write_report(argv: list[str]) -> None:
   workdirs = list(named.values())
   if not given.out and len(workdirs) > 1:
     terminal.fail('--out is needed with several workdirs: name the page to write, FILE.html')
-  out = places.local(given.out or workdirs[0] / page.NAME, '--out')
+  out = places.local(given.out or workdirs[0] / folders.PAGE, '--out')
   if out.suffix.lower() not in ('.html', '.htm'):
     terminal.fail(f'--out={out}: the name must end in .html')
   page.write(workdirs, out)

@@ -297,7 +297,7 @@ def test_evaluations_are_tables_of_their_figures(tmp_path, without_charts):
   assert shown.json['figures']['evaluations'] == {'probe': runs}
 
 
-def test_what_is_no_workdir_is_refused(tmp_path, make_run):
+def test_what_is_no_workdir_is_refused(tmp_path, make_run, without_charts):
   with pytest.raises(CfnError, match='there is no such folder'):
     gather.read([tmp_path / 'none'])
   (tmp_path / 'other').mkdir()
@@ -305,11 +305,15 @@ def test_what_is_no_workdir_is_refused(tmp_path, make_run):
   with pytest.raises(CfnError, match='no workdir'):
     gather.read([tmp_path / 'other'])
   (tmp_path / 'empty').mkdir()
-  assert gather.read([tmp_path / 'empty'])[0].status.word == 'unknown'
+  for _ in range(2):  # its own page changes nothing
+    assert gather.read([tmp_path / 'empty'])[0].status.word == 'unknown'
+    page.write_at_end(tmp_path / 'empty')
   for number in range(folders.LIMIT):
     (tmp_path / 'many' / str(number)).mkdir(parents=True)
     (tmp_path / 'many' / str(number) / 'metrics.jsonl').write_text('{"step": 1}\n')
-  assert len(gather.read([tmp_path / 'many'])[0].runs) == folders.LIMIT
+  many = gather.read([tmp_path / 'many'])
+  assert len(many[0].runs) == folders.LIMIT
+  assert '29 unknown 1' in Page(page.render(many)).text
   with pytest.raises(CfnError, match=f'names 31 runs .* takes {folders.LIMIT} at most'):
     gather.read([tmp_path / 'many', make_run()])
 
@@ -341,8 +345,8 @@ def test_the_command_reads_a_workdir_and_writes_one_file(make_run, without_chart
   before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
   visualize.main(['report', f'--workdir={folder}'])
   assert 'report.html' in capsys.readouterr().err
-  text = (folder / page.NAME).read_text()
-  (folder / page.NAME).unlink()
+  text = (folder / folders.PAGE).read_text()
+  (folder / folders.PAGE).unlink()
   assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
   assert 'running' in Page(text).text
 
@@ -377,8 +381,8 @@ def test_a_report_that_fails_is_a_warning(make_run, monkeypatch, capsys):
   monkeypatch.setattr(page, 'render', fail)
   folder = make_run()
   page.write_at_end(folder)
-  assert capsys.readouterr().err == f'warning: {folder / page.NAME} is not written (here)\n'
-  assert not (folder / page.NAME).exists()
+  assert capsys.readouterr().err == f'warning: {folder / folders.PAGE} is not written (here)\n'
+  assert not (folder / folders.PAGE).exists()
 
 
 def test_a_page_stays_small(make_run):

@@ -8,7 +8,10 @@ from cfn_jax.pictures import figures
 
 AXES = {'step': 'step', 'visits': 'images visited', 'hours': 'hours of training'}
 # Told apart by most readers who are colour-blind, on white and on black.
-COLOURS = ('#3b82c4', '#e07b39', '#2f9e78', '#c25b9a', '#8a7ad6', '#b8a13a', '#56a8c9', '#d0605e')
+COLOURS = (
+  *('#3b82c4', '#e07b39', '#2f9e78', '#c25b9a', '#8a7ad6', '#b8a13a'),
+  *('#56a8c9', '#d0605e', '#7f9a45', '#a9735a', '#5f6fb0', '#d48fb0'),
+)
 GREY = '#7f8794'  # text and rules: legible on white and on black
 
 

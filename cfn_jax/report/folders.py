@@ -14,6 +14,7 @@ PASSED_OVER = frozenset(
   {'checkpoints', 'features', 'profile', 'detections', 'predictions', 'pictures'}
 )
 RUN_FILES = ('config.json', 'metrics.jsonl', 'checkpoints', 'run.lock')
+PAGE = 'report.html'  # what is written there
 RESULTS, RESULT = 'results.json', 'result.json'
 
 
@@ -43,7 +44,7 @@ def find(top: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
       runs.append(folder)
     elif RESULT in entries:
       done.append(folder)
-  if not any(top.iterdir()):
+  if not any(path.name != PAGE for path in top.iterdir()):
     runs.append(top)  # nothing is written yet
   if not (runs or evaluations or done or (top / provenance.STARTS).is_file()):
     raise CfnError(

@@ -14,10 +14,10 @@ import markupsafe
 
 from cfn_jax import names, places, terminal
 from cfn_jax.pictures import charts
-from cfn_jax.report import curves, gather, images, interactive, tables
+from cfn_jax.report import curves, folders, gather, images, interactive, tables
 
-NAME = 'report.html'
 TEMPLATES = pathlib.Path(__file__).resolve().parent / 'templates'
+MOST_TILES = 3  # runs of a workdir whose figures stand out; more are rows of a table
 MOST_RESULTS = 300_000  # characters of an evaluation's figures, as JSON
 
 
@@ -39,7 +39,7 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> None:
 
 def write_at_end(workdir: pathlib.Path) -> None:
   """Writes the report of a run that is over; warns where that fails: the run is worth more."""
-  out = workdir / NAME
+  out = workdir / folders.PAGE
   try:
     write([workdir], out)
   except Exception as error:  # of the libraries that draw, whatever they raise
@@ -114,11 +114,14 @@ def _view(workdir: gather.Workdir) -> dict[str, Any]:
   held: list[gather.Run | gather.Evaluation] = [*workdir.runs]
   held += [each for each in workdir.evaluations if not _is_run(each, workdir)]
   pictures = _embed_pictures(workdir, held)
+  runs = [_describe(run) for run in workdir.runs]
+  many = len(runs) > MOST_TILES
   return {
     'name': workdir.name,
     'folder': workdir.folder,
     'status': workdir.status,
-    'tiles': [_describe(run) for run in workdir.runs],
+    'tiles': [] if many else runs,
+    'listed': _list_runs(runs if many else []),
     'recipes': [
       {
         'name': name,
@@ -174,6 +177,17 @@ def _describe(run: gather.Run) -> dict[str, Any]:
   course = curves.place(run.figures, run.recipe.fields.get('batch_size'))
   hours = course[-1].get('hours') if course else None
   return found | {'best': best, 'time': _clock(hours) if hours else ''}
+
+
+def _list_runs(runs: Sequence[dict[str, Any]]) -> tables.Table:
+  """Makes a table of what tiles would show."""
+  columns = ['run', 'task', 'status', 'step', 'best', 'figure', 'at step', 'time of training']
+  rows = []
+  for run in runs:
+    best = run['best']
+    figures = [best['value'], best['name'], int(best['step'])] if best else ['', '', '']
+    rows.append([run['name'], run['task'], run['status'].word, run['step'], *figures, run['time']])
+  return tables.Table('Runs', columns, rows)
 
 
 def _clock(hours: float) -> str:
