@@ -8,12 +8,14 @@ evaluations, while they train too. `python -m cfn_jax.visualize PART --help` lis
 part.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
 # isort: split
+import ml_collections
 from absl import app, flags
 
 from cfn_jax import arguments as command_lines
@@ -22,9 +24,6 @@ from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.report import folders, page
 from cfn_jax.training import devices
-
-CONFIG = command.define_config()
-OUT = flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
 
 
 @terminal.interruptible()
@@ -40,21 +39,26 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def draw_puzzles(argv: list[str]) -> None:
-  """Draws the puzzles of a config; `--config.FIELD` is read by absl."""
-  app.run(_draw_puzzles, [sys.argv[0], *argv], flags_parser=command.parse_flags)
+  """Draws the puzzles of a config; its flags are read by absl, as `--config.FIELD` needs."""
+  holder = command.define_config()
+  flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
+  draw = functools.partial(_draw_puzzles, holder)
+  app.run(draw, [sys.argv[0], *argv], flags_parser=command.parse_flags)
 
 
-def _draw_puzzles(arguments: list[str]) -> None:
+def _draw_puzzles(
+  holder: flags.FlagHolder[ml_collections.ConfigDict], arguments: list[str]
+) -> None:
   command.quiet_libraries()
   if arguments[1:]:
     terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
-  out = places.local(OUT.value, '--out')
+  out = places.local(flags.FLAGS.out, '--out')
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
     terminal.fail(f'--out={out}: the name must end in .png, .pdf, .svg or .jpg')
-  command.check_task(CONFIG.value, command.config_text(CONFIG), command.PUZZLES)
-  command.refuse_idle(CONFIG)
+  command.check_task(holder.value, command.config_text(holder), command.PUZZLES)
+  command.refuse_idle(holder)
   devices.check_platform()
-  pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
+  pretext = pretexts.open_pretext(holder.value, evaluated=False)
   places.make_folder(out.parent, '--out')
   try:
     run_pictures.draw_training_puzzles(out, pretext)

@@ -11,6 +11,7 @@ import sys
 import time
 
 import browser_cases
+import fuzz_cases
 import numpy as np
 import PIL.Image
 import pytest
@@ -165,6 +166,11 @@ def test_figures_that_are_no_numbers_are_gaps_and_torn_lines_are_told(make_run, 
   [
     (lambda f: (f / 'config.json').unlink(), 'config.json is missing'),
     (lambda f: (f / 'config.json').write_text('{"a": '), 'config.json is damaged or empty'),
+    (lambda f: (f / 'config.json').write_text('{"a":' * 300 + '1' + '}' * 300), 'is damaged'),
+    (
+      lambda f: (f / 'results.json').write_text('{"runs":' + '[' * 400 + ']' * 400 + '}'),
+      'damaged',
+    ),
     (lambda f: (f / 'config.json').write_text('{"task": ["x"]}'), 'no config is made for the task'),
     (lambda f: (f / 'metrics.jsonl').unlink(), 'metrics.jsonl is missing or empty'),
     (lambda f: (f / 'metrics.jsonl').write_bytes(b'\xff\x00['), '1 lines are torn or damaged'),
@@ -188,7 +194,7 @@ def test_what_is_missing_or_damaged_is_told_and_the_rest_is_shown(
   assert told in shown.text
   if (folder / 'metrics.jsonl').is_file() and 'torn' not in told:
     assert shown.json['figures']['runs'] == {'run': ROWS}
-  if 'config' not in told:
+  if 'config' not in told and told != 'is damaged':
     assert 'batch_size 16 256' in shown.text
 
 
@@ -351,6 +357,19 @@ def test_the_command_reads_a_workdir_and_writes_one_file(make_run, without_chart
   assert 'running' in Page(text).text
 
 
+def test_no_place_breaks_the_command(tmp_path, without_charts, capsys):
+  shown = 0
+  places = fuzz_cases.make_places(tmp_path)
+  for place in (each for each in places if each.startswith(str(tmp_path))):
+    try:
+      visualize.main(['report', f'--workdir={place}', f'--out={tmp_path}/page.html'])
+      shown += 1
+    except SystemExit as ended:
+      assert ended.code == 2, place
+    assert capsys.readouterr().err.count('\n') == 1, place
+  assert shown > 15
+
+
 def test_a_workdir_that_is_named_twice_is_shown_once(make_run, without_charts, tmp_path):
   folder, out = make_run(), tmp_path / 'both.html'
   visualize.main(['report', f'--workdir={folder},{folder}/../run', f'--out={out}'])
@@ -386,9 +405,9 @@ def test_a_report_that_fails_is_a_warning(make_run, monkeypatch, capsys):
 
 
 def test_a_page_stays_small(make_run):
-  """Pictures of noise, which nothing packs, and 10,000 logged steps."""
+  """Pictures of noise, which nothing packs, and 5,000 logged steps."""
   figures = {f'figure_{n}': 0.123456789012 for n in range(6)}
-  folder = make_run(rows=[{'step': n, **figures} for n in range(10_000)])
+  folder = make_run(rows=[{'step': n, **figures} for n in range(5_000)])
   noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), np.uint8)
   for number in range(4):
     PIL.Image.fromarray(noise).save(folder / f'p{number}.png')
@@ -399,7 +418,7 @@ def test_a_page_stays_small(make_run):
   assert all(len(each.address) <= share * 4 / 3 + 100 for each in pictures)
   shown = page.render([workdir])
   assert 1e6 < len(shown.encode()) <= 10e6
-  assert 'run has 10,000 logged steps' in Page(shown).text
+  assert 'run has 5,000 logged steps' in Page(shown).text
   kept = curves.thin(ROWS * 100, 50)
   assert len(kept) <= 50 and kept[-1] == 299
 

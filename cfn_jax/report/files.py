@@ -10,6 +10,8 @@ from cfn_jax import config_files, places
 from cfn_jax.errors import CfnError
 from cfn_jax.training import metrics, step_folders
 
+DEEPEST = 30  # mappings and lists within each other; what a run writes has a few
+
 
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
   """Returns the numbers of a row by name; one that is no finite number is nan, text is left out.
@@ -36,9 +38,15 @@ def read_json(path: pathlib.Path, notes: list[str], without: str) -> dict[str, A
     notes.append(f'{path.name} is missing: {without}')
     return {}
   values = places.read_json(path)
-  if not values:
-    notes.append(f'{path.name} is damaged or empty: {without}')
-  return values
+  if values and _is_shallow(values):
+    return values
+  notes.append(f'{path.name} is damaged or empty: {without}')
+  return {}
+
+
+def _is_shallow(value: Any, left: int = DEEPEST) -> bool:
+  inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+  return left > 0 and all(_is_shallow(each, left - 1) for each in inner)
 
 
 def read_lines(path: pathlib.Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -56,7 +64,7 @@ def read_lines(path: pathlib.Path, notes: list[str]) -> list[dict[str, Any]]:
       line = json.loads(text)
     except (ValueError, RecursionError):
       continue
-    lines += [line] if isinstance(line, dict) else []
+    lines += [line] if isinstance(line, dict) and _is_shallow(line) else []
   if len(lines) < len(texts):
     notes.append(f'{path.name}: {len(texts) - len(lines):,} lines are torn or damaged: left out')
   return lines

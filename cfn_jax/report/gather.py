@@ -147,9 +147,9 @@ def _read_workdir(
   complete = any(e.folder == folder and (folder / folders.RESULTS).is_file() for e in evaluations)
   if own is None:
     own = status.find(folder, starts, step=0, num_steps=0, scored=complete)
-    at_work = next((run for run in runs if run.status.word == 'running'), None)
-    if own.word == 'unknown' and at_work:
-      own = status.Status('running', f'{at_work.name}: {at_work.status.why}')
+    telling = [run for word in ('running', 'failed') for run in runs if run.status.word == word]
+    if own.word == 'unknown' and telling:
+      own = status.Status(telling[0].status.word, f'{telling[0].name}: {telling[0].status.why}')
     elif own.word == 'unknown' and evaluations:
       own = status.Status('stopped', 'results.json is not written yet; no run is at work')
   return Workdir(name, folder, runs, evaluations, own, notes)
@@ -178,7 +178,7 @@ def _read_run(folder: pathlib.Path, name: str, starts: list[dict[str, Any]]) -> 
 
 
 def _compare(values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-  """Returns the paper's values of the fields that are others in a run; '' for one it has not."""
+  """Returns the paper's values of the fields that are others in a run, see `NO_FIELD`."""
   if not values:
     return {}
   try:
@@ -199,9 +199,7 @@ def _warn(run: Run) -> list[str]:
   notes = []
   if str(run.recipe.meta.get('commit')).endswith('-dirty'):
     notes.append('files differed from the commit')
-  texts = [
-    row for row in run.rows if any(not math.isfinite(v) for v in files.figures(row).values())
-  ]
+  texts = [row for row in run.figures if not all(map(math.isfinite, row.values()))]
   if texts:
     notes.append(f'{len(texts):,} logged steps with figures that are not finite')
   skipped = max((row.get('skipped_steps', 0) for row in run.figures), default=0)
