@@ -57,6 +57,7 @@ class Browser:
       self._process.wait(PATIENCE_S)
     finally:
       self._process.kill()
+      self._process.wait()
     os.close(self._read)
     os.close(self._write)
     self._profile.cleanup()
