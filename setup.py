@@ -7,6 +7,7 @@ from setuptools import find_packages, setup
 # Every range holds the versions that the tests ran with; the next ones are untried.
 SCIKIT_IMAGE = 'scikit-image>=0.25,<0.27'
 PYARROW = 'pyarrow>=26,<27'
+BOKEH = 'bokeh>=3.8,<3.10'
 PHOTOGRAPHS = [SCIKIT_IMAGE, 'scikit-learn>=1.6,<1.10']
 
 setup(
@@ -19,12 +20,15 @@ setup(
   # The folder configs/ lies inside the package where it is installed.
   packages=[*find_packages(include=['cfn_jax', 'cfn_jax.*']), 'cfn_jax.configs'],
   package_dir={'cfn_jax.configs': 'configs'},
+  package_data={'cfn_jax.report': ['templates/*']},
   install_requires=[
     'absl-py>=2.1,<3',
     'array_record>=0.8,<0.9',
     'flax>=0.12,<0.13',
     'grain>=0.2.18,<0.3',
     'jax>=0.10,<0.11',
+    'jinja2>=3.1,<4',
+    'markupsafe>=3,<4',
     'matplotlib>=3.10,<3.12',
     'ml-collections>=1.1,<2',
     'numpy>=2.2,<2.5',
@@ -55,6 +59,7 @@ setup(
     'demo': PHOTOGRAPHS,
     'parquet': [PYARROW],
     'proposals': [SCIKIT_IMAGE],
+    'report': [BOKEH],
     # What `tfds build imagenet2012` imports; reading what it wrote needs none of them.
     'tfds-build': [
       'apache-beam>=2.77,<3',
@@ -64,6 +69,7 @@ setup(
     ],
     'test': [
       *PHOTOGRAPHS,
+      BOKEH,
       'hypothesis>=6.100,<7',
       'mean-average-precision>=2024.1,<2025',
       'mypy>=2.3,<3',

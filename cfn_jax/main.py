@@ -17,7 +17,7 @@ from absl import app, flags
 
 from cfn_jax import command, places, terminal
 from cfn_jax.data import images
-from cfn_jax.training import devices, distributed, host_memory, stopping, store, task
+from cfn_jax.training import devices, distributed, host_memory, provenance, stopping, store, task
 
 CONFIG = command.define_config()
 WORKDIR = flags.DEFINE_string(
@@ -47,17 +47,22 @@ TASKS = {
 
 
 def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-  """Opens the task that a config names, and executes it in a workdir."""
+  """Opens the task that a config names, executes it in a workdir, and reports what is there."""
   module = importlib.import_module(TASKS[config.task])
   execute: task.Execute = module.open_task(config)
   with places.naming(workdir), devices.explain_memory(config.to_dict()):
     try:
-      execute(workdir)
+      with provenance.recorded(workdir):
+        execute(workdir)
     except images.BadImage as error:
       if 'on_bad_image' not in config.data:
         raise
       hint = '--config.data.on_bad_image=skip lists such files and leaves them out'
       raise images.BadImage(error.name, f'{error.reason}; {hint}') from error
+  if config.report and not jax.process_index():
+    from cfn_jax.report import page
+
+    page.write_at_end(workdir)
 
 
 def start_devices(config: ml_collections.ConfigDict) -> None:

@@ -1,15 +1,18 @@
-"""Draws pictures without training.
+"""Draws pictures without training, and reports what runs have found.
 
     python -m cfn_jax.visualize puzzles --config=FILE.py:VARIANT --out=FILE.png
     python -m cfn_jax.visualize filters --weights=PATH[,PATH] --out=FILE.png
     python -m cfn_jax.visualize units --weights=PATH --images=DIR --out=FILE.png
+    python -m cfn_jax.visualize report --workdir=A[,B] [--out=FILE.html]
 
 `puzzles`: the first puzzles that a run with this config would train on, beside their images;
-`filters`: conv1's filters; `units`: the tiles that units of conv1 .. conv5 respond to. Each has
-`--help`. See docs/pictures.md.
+`filters`: conv1's filters; `units`: the tiles that units of conv1 .. conv5 respond to;
+`report`: one page of runs and evaluations, while they train too. Each has `--help`. See
+docs/pictures.md and docs/report.md.
 """
 
 import contextlib
+import functools
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
 # isort: split
+import ml_collections
 from absl import app, flags
 
 from cfn_jax import arguments as command_lines
@@ -28,6 +32,7 @@ from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.pictures import filters
 from cfn_jax.pictures import run as run_pictures
 from cfn_jax.pictures import units as unit_pictures
+from cfn_jax.report import folders, page
 from cfn_jax.training import devices
 from cfn_jax.transfer import files, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -46,8 +51,12 @@ Random tiles of each image are shown to the network; a unit's response is the me
 Without --units six of each layer are picked: {responses.RULE}.
 The names of the images and the places of the tiles are written beside the picture, as JSON.
 """
-CONFIG = command.define_config()
-OUT = flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
+REPORT = """Writes one page of runs and evaluations: status, settings, curves, pictures, tables.
+
+    python -m cfn_jax.visualize report --workdir=A[,B] [--out=FILE.html]
+
+Workdirs are only read, so a run may be training in them. See docs/report.md.
+"""
 
 
 @terminal.interruptible()
@@ -63,19 +72,24 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def draw_puzzles(argv: list[str]) -> None:
-  """Draws the puzzles of a config; `--config.FIELD` is read by absl."""
-  app.run(_draw_puzzles, [sys.argv[0], *argv], flags_parser=command.parse_flags)
+  """Draws the puzzles of a config; its flags are read by absl, as `--config.FIELD` needs."""
+  holder = command.define_config()
+  flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
+  draw = functools.partial(_draw_puzzles, holder)
+  app.run(draw, [sys.argv[0], *argv], flags_parser=command.parse_flags)
 
 
-def _draw_puzzles(arguments: list[str]) -> None:
+def _draw_puzzles(
+  holder: flags.FlagHolder[ml_collections.ConfigDict], arguments: list[str]
+) -> None:
   command.quiet_libraries()
   if arguments[1:]:
     terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
-  out = _check_out(OUT.value)
-  command.check_task(CONFIG.value, command.config_text(CONFIG), command.PUZZLES)
-  command.refuse_idle(CONFIG)
+  out = _check_out(flags.FLAGS.out)
+  command.check_task(holder.value, command.config_text(holder), command.PUZZLES)
+  command.refuse_idle(holder)
   devices.check_platform()
-  pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
+  pretext = pretexts.open_pretext(holder.value, evaluated=False)
   with _writing(out):
     run_pictures.draw_training_puzzles(out, pretext)
   terminal.say(f'{out}: {pretext.training.source.description}')
@@ -84,11 +98,11 @@ def _draw_puzzles(arguments: list[str]) -> None:
 def draw_filters(argv: list[str]) -> None:
   """Draws conv1's filters of one network or several."""
   parser = _make_parser('filters', FILTERS, 'filters.png')
-  flags = parser.parse(argv)
-  out = _check_out(flags.out)
+  given = parser.parse(argv)
+  out = _check_out(given.out)
   shown = []
-  for path in flags.weights.split(','):
-    weights = files.load_weights(path, step=flags.step, collection=flags.collection)
+  for path in given.weights.split(','):
+    weights = files.load_weights(path, step=given.step, collection=given.collection)
     shown.append(filters.Filters(path, surgery.see_filters(weights), weights.groups[1]))
   with _writing(out):
     filters.draw_filters(out, shown)
@@ -106,22 +120,22 @@ def draw_units(argv: list[str]) -> None:
   add('--units', action='append', default=[], help='LAYER:N,N instead of six of each; repeatable')
   add('--seed', type=int, default=0, help='draws the tiles')
   add('--batch', type=int, default=16, help='images at once (default 16)')
-  flags = parser.parse(argv)
+  given = parser.parse(argv)
   limits = {'tiles': (1, 10_000), 'tile_px': (0, 5000), 'short_side': (0, 65_500)}
-  command_lines.check_numbers(flags, limits | {'seed': (0, 2**63 - 1), 'batch': (1, 2**20)})
-  out = _check_out(flags.out)
+  command_lines.check_numbers(given, limits | {'seed': (0, 2**63 - 1), 'batch': (1, 2**20)})
+  out = _check_out(given.out)
   devices.check_platform()
-  weights = files.load_weights(flags.weights, step=flags.step, collection=flags.collection)
-  with weights_lib.named_errors(flags.weights):
-    cut = units.make_cut(weights, flags.tiles, tile_px=flags.tile_px, resize_px=flags.short_side)
-    chosen = units.read_choice(flags.units, weights)
-  source, bad = own_images.open_decodable(places.local(flags.images, '--images'))
-  reader = pipeline.Reader(source, seed=flags.seed)
-  found = units.find_units(weights, reader, cut, chosen, batch_size=flags.batch)
+  weights = files.load_weights(given.weights, step=given.step, collection=given.collection)
+  with weights_lib.named_errors(given.weights):
+    cut = units.make_cut(weights, given.tiles, tile_px=given.tile_px, resize_px=given.short_side)
+    chosen = units.read_choice(given.units, weights)
+  source, bad = own_images.open_decodable(places.local(given.images, '--images'))
+  reader = pipeline.Reader(source, seed=given.seed)
+  found = units.find_units(weights, reader, cut, chosen, batch_size=given.batch)
   with _writing(out):
-    unit_pictures.draw_units(out, found.layers, title=f'{flags.weights}: {found.describe()}')
+    unit_pictures.draw_units(out, found.layers, title=f'{given.weights}: {found.describe()}')
   places.write_json(
-    out.with_suffix('.json'), found.to_json() | {'weights': flags.weights}, indent=1
+    out.with_suffix('.json'), found.to_json() | {'weights': given.weights}, indent=1
   )
   told = f'; {bad:,} could not be decoded' if bad else ''
   terminal.answer(f'{out} and {out.with_suffix(".json").name}: {found.describe()}{told}')
@@ -162,10 +176,33 @@ def _writing(out: pathlib.Path) -> Iterator[None]:
     raise places.PlaceError(f'--out={out} cannot be written: {error.strerror}') from None
 
 
+def write_report(argv: list[str]) -> None:
+  """Writes the report of workdirs."""
+  parser = command_lines.Parser('cfn_jax.visualize report', REPORT)
+  add = parser.add_argument
+  add('--workdir', action='place', required=True, help='folders of runs, separated by commas')
+  add('--out', action='place', help=f'page to write (of one workdir: WORKDIR/{folders.PAGE})')
+  given = parser.parse(argv)
+  # A name that holds a comma is one folder where it is there.
+  parts = [given.workdir] if places.local(given.workdir).is_dir() else given.workdir.split(',')
+  for part in parts:
+    places.check({'--workdir': part}, given=True)
+  named = {places.resolve(part, '--workdir'): places.local(part, '--workdir') for part in parts}
+  workdirs = list(named.values())
+  if not given.out and len(workdirs) > 1:
+    terminal.fail('--out is needed with several workdirs: name the page to write, FILE.html')
+  out = places.local(given.out or workdirs[0] / folders.PAGE, '--out')
+  if out.suffix.lower() not in ('.html', '.htm'):
+    terminal.fail(f'--out={out}: the name must end in .html')
+  page.write(workdirs, out)
+  terminal.say(f'{out}: {out.stat().st_size / 1e6:.1f} MB')
+
+
 # Each reads its own arguments; the name of the part is not among them.
 PARTS: dict[str, Callable[[list[str]], None]] = {
   'filters': draw_filters,
   'puzzles': draw_puzzles,
+  'report': write_report,
   'units': draw_units,
 }
 

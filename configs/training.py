@@ -20,6 +20,7 @@ def make_untrained(task: str) -> ml_collections.ConfigDict:
   c.num_devices = 0  # how many devices compute; 0: all of all hosts
   c.matmul_precision = 'default'  # float32 products: 'default', 'tensorfloat32' or 'float32'
   c.deterministic = False  # True: bit for bit the same on a GPU too, at some cost in speed
+  c.report = True  # True: the workdir gets report.html when the run is finished
   c.compilation_cache_dir = ''  # compiled programs are kept there for later runs; '': nowhere
 
   # Several hosts; see docs/clusters.md.

@@ -91,6 +91,13 @@ ROOMS = {
   'inpainting/transform': {'data/pipeline', 'data/views', 'inpainting/masks'},
   'inpainting': {'training', 'data', 'models', 'inpainting', 'jigsaw/network', 'pictures'},
   'pictures': {'models', 'jigsaw', 'data', 'training/metrics', 'pictures'},
+  'report': {
+    'report',
+    'pictures',
+    'training',
+    'jigsaw/permutation_sets',
+    'config_files',
+  },
   '': {  # command lines
     'inpainting',
     'jigsaw',
@@ -100,6 +107,7 @@ ROOMS = {
     'transfer',
     'evaluation',
     'pictures',
+    'report',
     'timing',
     'command',
     'environment',

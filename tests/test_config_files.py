@@ -224,7 +224,7 @@ def test_what_draws_puzzles_names_the_configs_that_make_some(capsys):
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_brings_its_configs(tmp_path):
+def test_an_installed_wheel_brings_its_configs_and_templates(tmp_path):
   source, target = tmp_path / 'source', tmp_path / 'target'
   source.mkdir()
   for name in ('cfn_jax', 'configs'):
@@ -248,3 +248,11 @@ def test_an_installed_wheel_brings_its_configs(tmp_path):
     )
     assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
     assert 'config' not in done.stderr, done.stderr  # it is read; what it asks for is refused
+  (tmp_path / 'empty').mkdir()
+  subprocess.run(
+    [sys.executable, '-m', 'cfn_jax.visualize', 'report', '--workdir=empty'],
+    cwd=tmp_path,
+    env=os.environ | {'PYTHONPATH': str(target)},
+    check=True,
+  )
+  assert '</html>' in (tmp_path / 'empty' / 'report.html').read_text()

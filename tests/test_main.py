@@ -27,6 +27,7 @@ SMALL = (
   '--config.model.permutations_per_pass=8',
   '--config.data.crops_per_photograph=10',
   '--config.data.val_crops_per_photograph=10',
+  '--config.report=False',
   '--config.model.width=0.1',
   '--config.model.fc6_features=16',
   '--config.model.fc7_features=32',
@@ -81,7 +82,7 @@ def without_timings(rows):
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('run') / 'workdir'
-  result = run(*SMALL, f'--workdir={workdir}')
+  result = run(*SMALL, '--config.report=True', f'--workdir={workdir}')
   assert result.returncode == 0, result.stderr
   return workdir, result
 
@@ -96,6 +97,10 @@ def test_a_run_leaves_its_files(finished):
   assert np.load(workdir / 'permutations.npy').shape == (8, 9)
   for name in pictures:
     assert (workdir / name).read_bytes()[:4] == b'\x89PNG'
+  begun, ended = map(json.loads, (workdir / 'starts.jsonl').read_text().splitlines())
+  assert begun['command'].endswith(f'--workdir={workdir}') and ended['outcome'] == 'finished'
+  report = (workdir / 'report.html').read_text()
+  assert '>finished<' in report and begun['commit'] in report and report.count('<img') >= 3
 
 
 def test_metrics_hold_each_logged_step_once(finished):

@@ -59,3 +59,11 @@ def test_throughput_leaves_out_what_is_paused(monkeypatch):
   assert figures['input_wait_fraction'] == pytest.approx(2 / 8)
   watch.restart()
   assert watch.figures({'puzzles': 16}) == {'puzzles_per_second': 0, 'input_wait_fraction': 0}
+
+
+def test_lines_that_are_no_rows_are_skipped(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  path.write_text(
+    '{"step": 1}\n[2]\n{"step": ' + '9' * 5000 + '}\n' + '[' * 5000 + '\n{"step": 3}\n{"st'
+  )
+  assert metrics.read_rows(path) == [{'step': 1}, {'step': 3}]

@@ -38,6 +38,7 @@ SPREAD = frozenset(
     'profile_start_step',
     'profile_steps',
     'remat',
+    'report',
     'retrieval.block_rows',
     'start_over',
     'svm.num_threads',

@@ -9,7 +9,6 @@ import functools
 import json
 import math
 import pathlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -114,7 +113,7 @@ def present(
     {
       'task': config.task,
       'commit': provenance.find_commit(),
-      'command': ' '.join(['python', '-m', 'cfn_jax.main', *sys.argv[1:]]),
+      'command': provenance.find_command(),
       'seed': config.seed,
       'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
       'weights': weights_lib.json_ready(dict(origins)),

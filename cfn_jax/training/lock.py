@@ -59,7 +59,7 @@ def hold(workdir: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
 
 def _take(path: pathlib.Path, descriptor: int, say: Callable[[str], None]) -> None:
   locked = _lock(descriptor)
-  owner = _read(path)
+  owner = read_owner(path)
   if locked is False:
     raise LockedError(_refuse(path, owner))
   if owner:
@@ -105,7 +105,7 @@ def _refuse(path: pathlib.Path, owner: dict[str, Any]) -> str:
   return f'{path.parent} is in use by {who}: take another --workdir, or end that run'
 
 
-def _read(path: pathlib.Path) -> dict[str, Any]:
+def read_owner(path: pathlib.Path) -> dict[str, Any]:
   """Returns who holds the lock; empty where nobody does, or what is there says nothing."""
   try:
     owner = json.loads(path.read_bytes()[:1000] or b'{}')

@@ -249,7 +249,7 @@ def read_rows(path: pathlib.Path) -> list[Row]:
   rows = []
   lines = path.read_text(errors='replace').splitlines() if path.exists() else []
   for line in lines:
-    with contextlib.suppress(json.JSONDecodeError):
+    with contextlib.suppress(ValueError, RecursionError):
       row = json.loads(line)
       if isinstance(row, dict) and type(row.get('step')) is int:
         rows.append(row)

@@ -1,0 +1,238 @@
+"""Reads what workdirs hold, whole or not: what is missing or damaged becomes a note.
+
+A workdir is the folder of a training run, or of an evaluation with the folders of its runs; either
+may lie in the other. Everything is only read.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cfn_jax import config_files, fields
+from cfn_jax.errors import CfnError
+from cfn_jax.report import files, folders, status
+from cfn_jax.training import metrics, provenance, step_folders
+
+NO_FIELD = '(no such field)'
+
+
+@dataclasses.dataclass
+class Recipe:
+  """What was run.
+
+  Attributes:
+    fields: of the config, flat; empty where it is not known.
+    changed: the paper's values of the fields that differ from them.
+    starts: see `status.pair_starts`.
+    meta: of a run: that of the newest checkpoint that can be read.
+    results: of an evaluation: what results.json holds, or the figures of its runs so far.
+  """
+
+  fields: dict[str, Any]
+  changed: dict[str, Any]
+  starts: list[dict[str, Any]]
+  meta: dict[str, Any] = dataclasses.field(default_factory=dict)
+  results: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def task(self) -> str:
+    """The task of the config, '' where that is not known."""
+    return str(self.fields.get('task', ''))
+
+
+@dataclasses.dataclass
+class Run:
+  """One training run.
+
+  Attributes:
+    name: as the report shows it.
+    notes: what is missing, damaged or worth a warning.
+  """
+
+  name: str
+  folder: pathlib.Path
+  recipe: Recipe
+  rows: list[metrics.Row]
+  status: status.Status
+  notes: list[str]
+
+  @property
+  def step(self) -> int:
+    """The newest logged step."""
+    return max((row['step'] for row in self.rows), default=0)
+
+  @functools.cached_property
+  def figures(self) -> list[dict[str, float]]:
+    """The numbers of each row, see `files.figures`."""
+    return [files.figures(row) for row in self.rows]
+
+
+@dataclasses.dataclass
+class Evaluation:
+  """What an evaluation found, whole or so far."""
+
+  name: str
+  folder: pathlib.Path
+  recipe: Recipe
+  notes: list[str]
+
+
+@dataclasses.dataclass
+class Workdir:
+  """All that lies in one folder that was named."""
+
+  name: str
+  folder: pathlib.Path
+  runs: list[Run]
+  evaluations: list[Evaluation]
+  status: status.Status
+  notes: list[str]
+
+  def recipes(self) -> dict[str, Recipe]:
+    """Returns what was run here by its name; the runs of an evaluation share that of theirs."""
+    recipes = {run.name: run.recipe for run in self.runs if not self._inside(run)}
+    for each in self.evaluations:
+      if each.recipe.fields:
+        recipes[f'{each.name}, evaluation' if each.name in recipes else each.name] = each.recipe
+    return recipes
+
+  def _inside(self, run: Run) -> bool:
+    known = [each.folder for each in self.evaluations if each.recipe.fields]
+    return any(run.folder.is_relative_to(folder) and run.folder != folder for folder in known)
+
+
+def read(workdirs: Sequence[pathlib.Path]) -> list[Workdir]:
+  """Reads workdirs.
+
+  Raises:
+    CfnError: one is not there, is none, or they hold more runs than a report takes.
+  """
+  names = folders.name_apart(workdirs)
+  found = [folders.find(workdir) for workdir in workdirs]
+  count = sum(len(runs) + len(evaluations) for runs, evaluations in found)
+  if count > folders.LIMIT:
+    raise CfnError(
+      f'--workdir names {count} runs and evaluations: a report takes {folders.LIMIT} at most; '
+      'name fewer'
+    )
+  alone = len(workdirs) == 1
+  return [_read_workdir(*each, alone=alone) for each in zip(workdirs, names, found)]
+
+
+def _read_workdir(
+  folder: pathlib.Path,
+  name: str,
+  found: tuple[list[pathlib.Path], list[pathlib.Path]],
+  *,
+  alone: bool,
+) -> Workdir:
+  notes: list[str] = []
+  starts = status.pair_starts(files.read_lines(folder / provenance.STARTS, notes))
+
+  def label(inner: pathlib.Path) -> str:
+    if inner == folder:
+      return name
+    inside = inner.relative_to(folder).as_posix()
+    return inside if alone and inside != name else f'{name}/{inside}'
+
+  evaluations = [
+    _read_evaluation(inner, label(inner), starts if inner == folder else []) for inner in found[1]
+  ]
+  runs = [_read_run(inner, label(inner), starts if inner == folder else []) for inner in found[0]]
+  own = next((run.status for run in runs if run.folder == folder), None)
+  complete = any(e.folder == folder and (folder / folders.RESULTS).is_file() for e in evaluations)
+  if own is None:
+    own = status.find(folder, starts, step=0, num_steps=0, scored=complete)
+    telling = [run for word in ('running', 'failed') for run in runs if run.status.word == word]
+    if own.word == 'unknown' and telling:
+      own = status.Status(telling[0].status.word, f'{telling[0].name}: {telling[0].status.why}')
+    elif own.word == 'unknown' and evaluations:
+      own = status.Status('stopped', 'results.json is not written yet; no run is at work')
+  return Workdir(name, folder, runs, evaluations, own, notes)
+
+
+def _read_run(folder: pathlib.Path, name: str, starts: list[dict[str, Any]]) -> Run:
+  notes: list[str] = []
+  values = fields.flatten(
+    files.read_json(folder / 'config.json', notes, 'the settings are not known')
+  )
+  rows = files.read_rows(folder / 'metrics.jsonl', notes)
+  meta = files.read_meta(folder / 'checkpoints', notes)
+  newest = max([row['step'] for row in rows] + files.find_steps(folder), default=0)
+  num_steps = values.get('num_steps')
+  known = status.find(
+    folder,
+    starts,
+    step=newest,
+    num_steps=num_steps if isinstance(num_steps, int) else 0,
+    scored=(folder / folders.RESULT).is_file(),
+  )
+  recipe = Recipe(values, _compare(values, notes), starts, meta=meta)
+  run = Run(name, folder, recipe, rows, known, notes)
+  notes += _warn(run)
+  return run
+
+
+def _compare(values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+  """Returns the paper's values of the fields that are others in a run, see `NO_FIELD`."""
+  if not values:
+    return {}
+  try:
+    paper = config_files.load(config_files.configs_by_task()[values['task']])
+  except (KeyError, TypeError, CfnError):
+    notes.append(f"no config is made for the task '{values.get('task')}': nothing is compared")
+    return {}
+  papers = json.loads(json.dumps(fields.flatten(paper)))
+  return {
+    name: papers.get(name, NO_FIELD)
+    for name, value in values.items()
+    if name not in papers or papers[name] != value
+  }
+
+
+def _warn(run: Run) -> list[str]:
+  """Returns what a reader should know of a run that went wrong, or may have."""
+  notes = []
+  if str(run.recipe.meta.get('commit')).endswith('-dirty'):
+    notes.append('files differed from the commit')
+  texts = [row for row in run.figures if not all(map(math.isfinite, row.values()))]
+  if texts:
+    notes.append(f'{len(texts):,} logged steps with figures that are not finite')
+  skipped = max((row.get('skipped_steps', 0) for row in run.figures), default=0)
+  if skipped > 0:
+    notes.append(f'{skipped:,.0f} steps skipped: a loss or gradient was not finite')
+  if (run.folder / 'bad_images.tsv').is_file():
+    notes.append('images were left out: bad_images.tsv lists them')
+  damaged = sorted((run.folder / 'checkpoints').glob(f'{step_folders.DAMAGED}*'))
+  if damaged:
+    notes.append(f'damaged checkpoints: {step_folders.list_names([p.name for p in damaged])}')
+  waits = [row.get('input_wait_fraction', math.nan) for row in run.figures[-20:]]
+  waits = [each for each in waits if math.isfinite(each)]
+  if waits and sum(waits) / len(waits) > 0.2:
+    notes.append(f'{sum(waits) / len(waits):.0%} of the time of steps is waiting for images')
+  return notes
+
+
+def _read_evaluation(folder: pathlib.Path, name: str, starts: list[dict[str, Any]]) -> Evaluation:
+  notes: list[str] = []
+  if (folder / folders.RESULTS).exists():
+    results = files.read_json(folder / folders.RESULTS, notes, 'no table')
+  else:
+    notes.append('results.json is not there (yet): these are the runs that are done')
+    done = [inner for inner, entries in folders.walk(folder) if folders.RESULT in entries]
+    results = {
+      'runs': {
+        inner.relative_to(folder.parent).as_posix(): files.read_json(
+          inner / folders.RESULT, notes, 'no figures'
+        ).get('figures')
+        for inner in done
+      }
+    }
+  config = results.get('config')
+  values = fields.flatten(config) if isinstance(config, dict) else {}
+  recipe = Recipe(values, _compare(values, notes), starts, results=results)
+  return Evaluation(name, folder, recipe, notes)

@@ -1,0 +1,109 @@
+"""Whether a run trains, is finished, was stopped or has failed: from what its folder holds.
+
+Nothing is touched: the lock is read, never taken. What cannot be known is 'unknown'.
+"""
+
+import dataclasses
+import pathlib
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cfn_jax.training import lock, provenance
+
+WORDS = ('running', 'finished', 'stopped', 'failed', 'unknown')
+Start = Mapping[str, Any]  # a line of starts.jsonl, with the fields of its end where it has one
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+  """One of `WORDS`, and what says so."""
+
+  word: str
+  why: str
+
+
+def pair_starts(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """Puts the two lines of each start together, see `provenance.recorded`; oldest first."""
+  starts: dict[tuple[Any, ...], dict[str, Any]] = {}
+  for line in lines:
+    mark = tuple(str(line.get(name)) for name in ('host', 'pid', 'begun'))
+    starts.setdefault(mark, {}).update(line)
+  return list(starts.values())
+
+
+def find(
+  folder: pathlib.Path, starts: Sequence[Start], *, step: int, num_steps: int, scored: bool
+) -> Status:
+  """Says how a run stands.
+
+  Args:
+    starts: see `pair_starts`.
+    step: the newest that is logged or saved.
+    num_steps: the last one; 0: not known.
+    scored: the figures that it was trained for are there.
+  """
+  path = folder / lock.NAME
+  try:
+    owner = lock.read_owner(path) if path.is_file() else {}
+    since_renewed = time.time() - path.stat().st_mtime if owner else None
+  except OSError as error:
+    return Status('unknown', f'{lock.NAME} cannot be read: {error.strerror}')
+  if owner:
+    return _judge_process(owner, lock.NAME, since_renewed=since_renewed)
+  ended = [start for start in starts if 'outcome' in start]
+  if starts and 'outcome' not in starts[-1]:
+    return _judge_process(starts[-1], provenance.STARTS, since_renewed=None)
+  if ended and ended[-1]['outcome'] in WORDS:
+    message = ended[-1].get('message') or f'ended {clock(ended[-1].get("ended"))}'
+    return Status(ended[-1]['outcome'], str(message))
+  return _judge_files(folder, step=step, num_steps=num_steps, scored=scored)
+
+
+def _judge_files(folder: pathlib.Path, *, step: int, num_steps: int, scored: bool) -> Status:
+  """Judges a run whose starts are not recorded."""
+  if scored:
+    return Status('finished', 'its figures are there')
+  if num_steps and step >= num_steps:
+    return Status('finished', f'step {step:,} is the last')
+  bad, rows = folder / 'bad_batch.txt', folder / 'metrics.jsonl'
+  if bad.is_file() and (not rows.is_file() or bad.stat().st_mtime >= rows.stat().st_mtime):
+    return Status('failed', f'after step {step:,}, a loss was not finite: see bad_batch.txt')
+  if step and num_steps:
+    return Status(
+      'stopped', f'at step {step:,} of {num_steps:,}; whether it failed is not recorded'
+    )
+  return Status('unknown', 'nothing in the folder says how far it is')
+
+
+def _judge_process(owner: Mapping[str, Any], file: str, *, since_renewed: float | None) -> Status:
+  """Judges a run whose end is not recorded by the process that a file names.
+
+  Args:
+    since_renewed: seconds; None for a file that is not renewed.
+  """
+  pid, host = owner.get('pid'), str(owner.get('host'))
+  who = f'process {pid} on {host}'
+  late = since_renewed is not None and since_renewed > lock.WATCH_SECONDS
+  if host == socket.gethostname():
+    if not pathlib.Path(f'/proc/{pid}').exists():
+      return Status('failed', f'{who} is gone without a word, as one that was killed')
+    if late:
+      return Status('unknown', f'{who} is there, but has not renewed its lock: held up, or another')
+    return Status('running', who)
+  if since_renewed is None or late:
+    return Status('unknown', f'{who} wrote {file}; whether it still runs is not seen from here')
+  return Status('running', who)
+
+
+def clock(seconds: Any) -> str:
+  """Returns a time stamp as text; '' for what is none.
+
+  >>> clock('x')
+  ''
+  """
+  try:
+    return time.strftime('%Y-%m-%d %H:%M', time.localtime(float(seconds)))
+  except (TypeError, ValueError, OverflowError, OSError):
+    return ''
