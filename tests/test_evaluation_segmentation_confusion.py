@@ -11,7 +11,6 @@ from PIL import Image
 
 from cfn_jax.data import mask_files
 from cfn_jax.evaluation import scores as score_lib
-from cfn_jax.evaluation import tables
 from cfn_jax.evaluation.segmentation import confusion, mask_pngs
 
 FIGURES = ('pixel_accuracy', 'mean_accuracy', 'mean_iou', 'frequency_weighted_iou')
@@ -162,9 +161,9 @@ def test_two_runs_are_compared_on_the_same_draws():
   difference, low, high = score_lib.compare(first, second, 'iou')
   assert 0 < low < difference < high
   assert high - low < min(each['iou_high'] - each['iou_low'] for each in (first, second)) / 2
-  said = tables.tell_difference({'pretrained': first, 'random': second}, ['none', 'iou'])
+  said = score_lib.tell_difference({'pretrained': first, 'random': second}, ['none', 'iou'])
   assert said.startswith(f'pretrained less random: {100 * difference:+.1f} points, 95 % interval +')
-  assert not tables.tell_difference({'pretrained': first}, ['iou'])
+  assert not score_lib.tell_difference({'pretrained': first}, ['iou'])
 
 
 def test_background_everywhere_on_photographs(shared_data):

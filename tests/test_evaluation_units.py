@@ -130,7 +130,9 @@ def test_tiles_are_cut_where_their_boxes_say():
   np.testing.assert_allclose(means[:, 1], (top + bottom) / 2 - 0.5, atol=1)
 
 
-@pytest.mark.parametrize(('stride', 'padding'), [(2, 0), (4, 5)])
+@pytest.mark.parametrize(
+  ('stride', 'padding'), [pytest.param(2, 0, marks=pytest.mark.slow), (4, 5)]
+)
 def test_receptive_fields_are_where_gradients_come_from(stride, padding):
   weights = transfer_cases.draw(kind='trunk', stride=stride, width=0.1).replace(padding=padding)
   network, side = networks.make_network(weights), 140

@@ -404,6 +404,7 @@ def test_a_report_that_fails_is_a_warning(make_run, monkeypatch, capsys):
   assert not (folder / folders.PAGE).exists()
 
 
+@pytest.mark.slow
 def test_a_page_stays_small(make_run):
   """Pictures of noise, which nothing packs, and 5,000 logged steps."""
   figures = {f'figure_{n}': 0.123456789012 for n in range(6)}

@@ -6,7 +6,7 @@ Of VOC classification, where objects are images, and of detection.
 from collections.abc import Mapping
 from typing import Any
 
-from cfn_jax.evaluation import tables
+from cfn_jax.evaluation import scores, tables
 
 KINDS = {'area': 'average_precision', '11-point': 'average_precision_11_point'}
 MEANS = {'area': 'val_map', '11-point': 'val_map_11_point'}
@@ -56,7 +56,7 @@ def show(
     + '; '.join(f'{run}: {label}' for run, label in labels.items() if run != label),
     columns,
     [per_class, [(over, means)], published],
-    caption='; '.join(filter(None, [tables.tell_difference(figures, [*MEANS.values()]), told])),
+    caption='; '.join(filter(None, [scores.tell_difference(figures, [*MEANS.values()]), told])),
   )
 
 

@@ -185,6 +185,24 @@ def compare(
   return first[name] - second[name], *find_interval(drawn[0] - drawn[1])
 
 
+def tell_difference(figures: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
+  """Says how much the first of two runs is better, in points, of the first figure with draws.
+
+  Args:
+    figures: of each run; '' where they are not two, or have no draws of the test.
+    names: of the figure.
+  """
+  runs = list(figures)
+  for name in names:
+    if len(runs) == 2 and all(figures[run].get(f'{name}_draws') for run in runs):
+      points = [100 * each for each in compare(figures[runs[0]], figures[runs[1]], name)]
+      return (
+        f'{runs[0]} less {runs[1]}: {points[0]:+.1f} points, 95 % interval {points[1]:+.1f} to '
+        f'{points[2]:+.1f} over the same draws of test images'
+      )
+  return ''
+
+
 def draw_times(images: int, *, draws: int, seed: int) -> np.ndarray:
   """Draws how often each image counts in each draw of a bootstrap, int64 `[draws, images]`.
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cfn_jax import terminal
-from cfn_jax.evaluation import scores
 
 Row = tuple[str, Sequence[float | int | str | None]]
 
@@ -33,24 +32,6 @@ def write_interval(figures: Mapping[str, Any], name: str) -> str:
   """
   half = (figures[f'{name}_high'] - figures[f'{name}_low']) / 2
   return f'{100 * figures[name]:.1f} ±{100 * half:.1f}'
-
-
-def tell_difference(figures: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
-  """Says how much the first of two runs is better, in points, of the first figure with draws.
-
-  Args:
-    figures: of each run; '' where they are not two, or have no draws of the test.
-    names: of the figure.
-  """
-  runs = list(figures)
-  for name in names:
-    if len(runs) == 2 and all(figures[run].get(f'{name}_draws') for run in runs):
-      points = [100 * each for each in scores.compare(figures[runs[0]], figures[runs[1]], name)]
-      return (
-        f'{runs[0]} less {runs[1]}: {points[0]:+.1f} points, 95 % interval {points[1]:+.1f} to '
-        f'{points[2]:+.1f} over the same draws of test images'
-      )
-  return ''
 
 
 def write_figure(value: float | int | str | None) -> str:

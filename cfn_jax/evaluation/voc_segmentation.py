@@ -11,7 +11,7 @@ import ml_collections
 
 from cfn_jax import fields
 from cfn_jax.data import feed, mask_splits, pipeline, voc_masks
-from cfn_jax.evaluation import runs, tables, trunks
+from cfn_jax.evaluation import runs, scores, tables, trunks
 from cfn_jax.evaluation.finetuning import magic_init
 from cfn_jax.evaluation.segmentation import passes
 from cfn_jax.evaluation.segmentation import segmenter as segmenters
@@ -127,7 +127,7 @@ def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str]) -> None
     + '; '.join(f'{run}: {label}' for run, label in labels.items() if run != label),
     [*labels, ALL_BACKGROUND],
     [classes, means, published],
-    caption='; '.join(filter(None, [tables.tell_difference(figures, ['val_mean_iou']), told])),
+    caption='; '.join(filter(None, [scores.tell_difference(figures, ['val_mean_iou']), told])),
   )
 
 
