@@ -88,7 +88,8 @@ def make_places(root: pathlib.Path) -> list[str]:
 def draw(root: pathlib.Path, count: int, seed: int) -> list[dict[str, Any]]:
   """Draws cases: a module, its arguments, the environment and the working folder."""
   places, rng = make_places(root), random.Random(seed)
-  modules = ('main',) * 6 + ('visualize', 'permutations', 'prepare', 'convert', 'benchmark')
+  others = ('visualize', 'permutations', 'prepare', 'convert', 'benchmark', 'predict', 'features')
+  modules = ('main',) * 6 + others
   cases = []
   for number in range(count):
     module = rng.choice(modules)
@@ -194,12 +195,14 @@ def _shuffle_some(rng: random.Random, arguments: list[str]) -> list[str]:
 
 
 def _draw_visualize(rng: random.Random, root: pathlib.Path, places: list[str]) -> list[str]:
-  part = rng.choice(('puzzles', 'filters', 'units'))
+  part = rng.choice(('puzzles', 'filters', 'units', 'report'))
   if part != 'puzzles':
     paths = (*places, *ADDRESSES)
     known = {'weights': paths, 'out': paths, 'step': NUMBERS, 'x': ('1',)}
     own = {'images': paths, 'tiles': NUMBERS, 'tile-px': NUMBERS, 'units': ('conv1:0', 'x', ':')}
     sound = [f'--weights={rng.choice(paths)}', '--out=p.png']
+    if part == 'report':
+      known, sound = {'workdir': paths, 'out': paths}, [f'--workdir={rng.choice(paths)}']
     if part == 'units':
       known, sound = known | own, [*sound, f'--images={root}/photos']
     return [part, *sound, *_options(rng, known, rng.choice((0, 1, 1, 2)))]
@@ -249,6 +252,28 @@ def _draw_prepare(rng: random.Random, root: pathlib.Path, places: list[str]) -> 
   }
   sound = [f'--source={root}/photos', '--out=o', '--workers=1']
   return [*sound, *_options(rng, known, rng.randint(1, 2))]
+
+
+def _draw_predict(rng: random.Random, root: pathlib.Path, places: list[str]) -> list[str]:
+  paths = (*places, *ADDRESSES)
+  known = {'out': paths, 'images': paths, 'step': NUMBERS, 'batch': NUMBERS, 'score': REALS}
+  sound = [f'--workdir={rng.choice(paths)}', f'--images={root}/photos', '--out=o']
+  return [*sound, *_options(rng, known, rng.choice((0, 1, 2)))]
+
+
+def _draw_features(rng: random.Random, root: pathlib.Path, places: list[str]) -> list[str]:
+  paths = (*places, *ADDRESSES)
+  known = {
+    'out': paths,
+    'images': paths,
+    'layer': ('conv1', 'fc7', 'x'),
+    'view': NUMBERS,
+    'dimensions': NUMBERS,
+    'dtype': ('float16', 'x'),
+    'step': NUMBERS,
+  }
+  sound = [f'--weights={rng.choice(paths)}', f'--images={root}/photos', '--out=o.npz']
+  return [*sound, *_options(rng, known, rng.choice((0, 1, 2)))]
 
 
 def _draw_convert(rng: random.Random, root: pathlib.Path, places: list[str]) -> list[str]:
