@@ -69,7 +69,7 @@ NAMED = frozenset(
   }
 )
 # What only the score at the end depends on.
-SCORING = frozenset({'num_steps', 'test'})
+SCORING = frozenset({'num_steps', 'solve.vote', 'test'})
 
 
 def describe(
