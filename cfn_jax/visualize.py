@@ -1,10 +1,12 @@
 """Draws pictures without training.
 
     python -m cfn_jax.visualize puzzles --config=FILE.py:VARIANT --out=FILE.png
+    python -m cfn_jax.visualize shortcuts --config=FILE.py:VARIANT --out=FILE.png
     python -m cfn_jax.visualize filters --weights=PATH[,PATH] --out=FILE.png
     python -m cfn_jax.visualize units --weights=PATH --images=DIR --out=FILE.png
 
 `puzzles`: the first puzzles that a run with this config would train on, beside their images;
+`shortcuts`: how many puzzles of a config cues such as edges solve, with its measures and without;
 `filters`: conv1's filters; `units`: the tiles that units of conv1 .. conv5 respond to. Each has
 `--help`. See docs/pictures.md.
 """
@@ -25,8 +27,10 @@ from cfn_jax.data import own_images, pipeline
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation.frozen import responses, units
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.pictures import filters
+from cfn_jax.jigsaw.shortcuts import meter, report
+from cfn_jax.pictures import figures, filters
 from cfn_jax.pictures import run as run_pictures
+from cfn_jax.pictures import shortcuts as shortcut_pictures
 from cfn_jax.pictures import units as unit_pictures
 from cfn_jax.training import devices
 from cfn_jax.transfer import files, surgery
@@ -47,7 +51,8 @@ Without --units six of each layer are picked: {responses.RULE}.
 The names of the images and the places of the tiles are written beside the picture, as JSON.
 """
 CONFIG = command.define_config()
-OUT = flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
+OUT = flags.DEFINE_string('out', '', 'The picture to write; puzzles.png or shortcuts.png.')
+COUNT = flags.DEFINE_integer('count', 2000, 'shortcuts: puzzles, each of an image of its own.')
 
 
 @terminal.interruptible()
@@ -68,17 +73,45 @@ def draw_puzzles(argv: list[str]) -> None:
 
 
 def _draw_puzzles(arguments: list[str]) -> None:
-  command.quiet_libraries()
-  if arguments[1:]:
-    terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
-  out = _check_out(OUT.value)
-  command.check_task(CONFIG.value, command.config_text(CONFIG), command.PUZZLES)
-  command.refuse_idle(CONFIG)
-  devices.check_platform()
+  if flags.FLAGS['count'].present:
+    terminal.fail(f'--count={COUNT.value}: it is for shortcuts')
+  out = _open_config(arguments, 'puzzles.png', command.PUZZLES)
   pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
   with _writing(out):
     run_pictures.draw_training_puzzles(out, pretext)
   terminal.say(f'{out}: {pretext.training.source.description}')
+
+
+def draw_shortcuts(argv: list[str]) -> None:
+  """Measures what cues solve of a config's puzzles; `--config.FIELD` is read by absl."""
+  app.run(_draw_shortcuts, [sys.argv[0], *argv], flags_parser=command.parse_flags)
+
+
+def _draw_shortcuts(arguments: list[str]) -> None:
+  out = _open_config(arguments, 'shortcuts.png', ('jigsaw',))
+  if not 1 <= COUNT.value <= 10**6:
+    terminal.fail(f'--count={COUNT.value}: from 1 to 1000000 puzzles')
+  figures.make(1, 1)  # a backend that there is not is told before the work
+  pretext = pretexts.open_pretext(CONFIG.value, evaluated=False)
+  found = meter.measure(CONFIG.value, pretext, COUNT.value)
+  with _writing(out):
+    shortcut_pictures.draw_shortcuts(out, found)
+  named = {'config': command.config_text(CONFIG), 'images': pretext.training.source.description}
+  places.write_json(out.with_suffix('.json'), named | found, indent=1)
+  report.show(found)
+  terminal.answer(f'{out} and {out.with_suffix(".json").name}: {named["images"]}')
+
+
+def _open_config(arguments: list[str], default: str, tasks: Sequence[str]) -> pathlib.Path:
+  """Checks the command line of a part that takes a config; returns the picture to write."""
+  command.quiet_libraries()
+  if arguments[1:]:
+    terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
+  out = _check_out(OUT.value or default)
+  command.check_task(CONFIG.value, command.config_text(CONFIG), tasks)
+  command.refuse_idle(CONFIG)
+  devices.check_platform()
+  return out
 
 
 def draw_filters(argv: list[str]) -> None:
@@ -166,6 +199,7 @@ def _writing(out: pathlib.Path) -> Iterator[None]:
 PARTS: dict[str, Callable[[list[str]], None]] = {
   'filters': draw_filters,
   'puzzles': draw_puzzles,
+  'shortcuts': draw_shortcuts,
   'units': draw_units,
 }
 
