@@ -32,7 +32,7 @@ def draw_shortcuts(path: pathlib.Path, found: Mapping[str, Any]) -> None:
     axes.bar(x, heights, width, color=colours[name], label=names.drawable(_describe(name)))
     axes.errorbar(x, heights, errors, fmt='none', ecolor='black', elinewidth=0.8, capsize=1.5)
     for place, height, high in zip(x, heights, ends[1]):
-      axes.text(place, high + 1, names.drawable(f'{height:.3g}'), ha='center', fontsize=6.5)
+      axes.text(place, high + 1, names.drawable(f'{height:.1f}'), ha='center', fontsize=6.5)
   chance = 100 * found['chance_accuracy']
   axes.axhline(chance, color='black', linestyle='--', linewidth=0.9, label='chance')
   axes.set_xticks(np.arange(len(cues)))
