@@ -1,11 +1,13 @@
 """Draws pictures without training, and reports what runs have found.
 
     python -m cfn_jax.visualize puzzles --config=FILE.py:VARIANT --out=FILE.png
+    python -m cfn_jax.visualize shortcuts --config=FILE.py:VARIANT --out=FILE.png
     python -m cfn_jax.visualize filters --weights=PATH[,PATH] --out=FILE.png
     python -m cfn_jax.visualize units --weights=PATH --images=DIR --out=FILE.png
     python -m cfn_jax.visualize report --workdir=A[,B] [--out=FILE.html]
 
 `puzzles`: the first puzzles that a run with this config would train on, beside their images;
+`shortcuts`: how many puzzles of a config cues such as edges solve, with its measures and without;
 `filters`: conv1's filters; `units`: the tiles that units of conv1 .. conv5 respond to;
 `report`: one page of runs and evaluations, while they train too. Each has `--help`. See
 docs/pictures.md and docs/report.md.
@@ -29,8 +31,10 @@ from cfn_jax.data import own_images, pipeline
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation.frozen import responses, units
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.pictures import filters
+from cfn_jax.jigsaw.shortcuts import meter, report
+from cfn_jax.pictures import figures, filters
 from cfn_jax.pictures import run as run_pictures
+from cfn_jax.pictures import shortcuts as shortcut_pictures
 from cfn_jax.pictures import units as unit_pictures
 from cfn_jax.report import folders, page
 from cfn_jax.training import devices
@@ -58,6 +62,8 @@ REPORT = """Writes one page of runs and evaluations: status, settings, curves, p
 Workdirs are only read, so a run may be training in them. See docs/report.md.
 """
 
+Holder = flags.FlagHolder[ml_collections.ConfigDict]
+
 
 @terminal.interruptible()
 @terminal.short_errors()
@@ -72,27 +78,57 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def draw_puzzles(argv: list[str]) -> None:
-  """Draws the puzzles of a config; its flags are read by absl, as `--config.FIELD` needs."""
-  holder = command.define_config()
-  flags.DEFINE_string('out', 'puzzles.png', 'The picture to write.')
-  draw = functools.partial(_draw_puzzles, holder)
-  app.run(draw, [sys.argv[0], *argv], flags_parser=command.parse_flags)
+  """Draws the puzzles of a config."""
+  _read_config(_draw_puzzles, 'puzzles.png', argv)
 
 
-def _draw_puzzles(
-  holder: flags.FlagHolder[ml_collections.ConfigDict], arguments: list[str]
-) -> None:
-  command.quiet_libraries()
-  if arguments[1:]:
-    terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
-  out = _check_out(flags.FLAGS.out)
-  command.check_task(holder.value, command.config_text(holder), command.PUZZLES)
-  command.refuse_idle(holder)
-  devices.check_platform()
+def _draw_puzzles(holder: Holder, arguments: list[str]) -> None:
+  out = _open_config(holder, arguments, command.PUZZLES)
   pretext = pretexts.open_pretext(holder.value, evaluated=False)
   with _writing(out):
     run_pictures.draw_training_puzzles(out, pretext)
   terminal.say(f'{out}: {pretext.training.source.description}')
+
+
+def draw_shortcuts(argv: list[str]) -> None:
+  """Measures what cues solve of a config's puzzles."""
+  flags.DEFINE_integer('count', 2000, 'Puzzles, each of an image of its own.')
+  _read_config(_draw_shortcuts, 'shortcuts.png', argv)
+
+
+def _draw_shortcuts(holder: Holder, arguments: list[str]) -> None:
+  out, count = _open_config(holder, arguments, ('jigsaw',)), flags.FLAGS.count
+  if not 1 <= count <= 10**6:
+    terminal.fail(f'--count={count}: from 1 to 1000000 puzzles')
+  figures.make(1, 1)  # a backend that there is not is told before the work
+  pretext = pretexts.open_pretext(holder.value, evaluated=False)
+  found = meter.measure(holder.value, pretext, count)
+  with _writing(out):
+    shortcut_pictures.draw_shortcuts(out, found)
+  named = {'config': command.config_text(holder), 'images': pretext.training.source.description}
+  places.write_json(out.with_suffix('.json'), named | found, indent=1)
+  report.show(found)
+  terminal.answer(f'{out} and {out.with_suffix(".json").name}: {named["images"]}')
+
+
+def _read_config(draw: Callable[[Holder, list[str]], None], out: str, argv: list[str]) -> None:
+  """Reads the flags of a part that takes a config by absl, as `--config.FIELD` needs."""
+  holder = command.define_config()
+  flags.DEFINE_string('out', out, 'The picture to write.')
+  draw_it = functools.partial(draw, holder)
+  app.run(draw_it, [sys.argv[0], *argv], flags_parser=command.parse_flags)
+
+
+def _open_config(holder: Holder, arguments: list[str], tasks: Sequence[str]) -> pathlib.Path:
+  """Checks the command line of a part that takes a config; returns the picture to write."""
+  command.quiet_libraries()
+  if arguments[1:]:
+    terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
+  out = _check_out(flags.FLAGS.out)
+  command.check_task(holder.value, command.config_text(holder), tasks)
+  command.refuse_idle(holder)
+  devices.check_platform()
+  return out
 
 
 def draw_filters(argv: list[str]) -> None:
@@ -203,6 +239,7 @@ PARTS: dict[str, Callable[[list[str]], None]] = {
   'filters': draw_filters,
   'puzzles': draw_puzzles,
   'report': write_report,
+  'shortcuts': draw_shortcuts,
   'units': draw_units,
 }
 

@@ -28,6 +28,7 @@ def _paper() -> ml_collections.ConfigDict:
   s = c.solve = ml_collections.ConfigDict()
   s.puzzles_per_image = 8  # permutations that each validation image is shown in
   s.outside_permutations = 1000  # permutations outside the set to draw those from
+  s.vote = False  # True: also with a vote over the set's symmetries; see docs/permutations.md
   s.train_visits = 0  # images whose tiles train the probe of positions; 0: each image once
 
   d = training.add_images(c)

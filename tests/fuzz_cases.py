@@ -209,7 +209,8 @@ def _draw_visualize(rng: random.Random, root: pathlib.Path, places: list[str]) -
   name = rng.choice(('cfn', 'cfn', 'alexnet_to_jigsaw', 'knn'))
   out = rng.choice(('p.png', 'p.png', 'p.gif', 'a/b.jpg', '', *places, *ADDRESSES))
   arguments = [argument for argument in _small_run(name, root) if '--workdir' not in argument]
-  what = rng.choice((['puzzles'],) * 6 + ([], ['x'], ['puzzles', 'puzzles']))
+  counted = ['shortcuts', f'--count={rng.choice((*NUMBERS, 20))}']
+  what = rng.choice((['puzzles'],) * 5 + (counted, [], ['x'], ['puzzles', 'puzzles']))
   return _shuffle_some(rng, [*what, *arguments, f'--out={out}', _spoil(rng, name, places)])
 
 

@@ -16,6 +16,7 @@ from cfn_jax.evaluation.frozen import features
 from cfn_jax.evaluation.puzzles import trained_cfn
 from cfn_jax.jigsaw import solving
 from cfn_jax.jigsaw import task as jigsaw_task
+from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.training import devices, scoring
 from cfn_jax.transfer import arrays, cards, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -47,6 +48,14 @@ def test_three_tiles_are_assigned_as_by_hand():
   assert (each, whole) == (pytest.approx(4 / 6), 0.5)
   with pytest.raises(ValueError, match='not finite'):
     solving.assign_tiles(table[None] * np.nan)
+
+
+def test_a_guess_is_as_good_as_the_set_is_uneven():
+  for method, share in (('max', 0.11), ('mid', 0.13), ('min', 0.44)):
+    rows = permutation_sets.make_permutations(1000, method=method)
+    assert solving.guess_tiles(rows) == pytest.approx(share, abs=0.005)
+  whole = permutation_sets.make_permutations(72, method='code')
+  assert solving.guess_tiles(whole) == pytest.approx(1 / 9)
 
 
 def test_outside_permutations_are_outside_and_different():
@@ -197,6 +206,10 @@ def test_what_solves_no_puzzles_is_refused(trained, tmp_path):
     ({'weights': str(tmp_path / 'no')}, 'no such file'),
     ({'solve.puzzles_per_image': 1}, 'at least 2'),
     ({'solve.outside_permutations': 1}, 'at least 2'),
+    (
+      {'solve.vote': True},
+      "solve.vote = True: the network's 12 permutations have no symmetry .*leave it out",
+    ),
     ({'features.part_images': 12}, 'a multiple of eval_batch_size = 8'),
     ({'probe.standardize': 'all'}, 'is unknown'),
     ({'data.source': 'folder', 'data.root': str(tmp_path / 'no')}, 'no'),
@@ -256,3 +269,24 @@ def test_an_alexnet_solves_no_puzzles(trained, tmp_path):
   arrays.save_npz(tmp_path / 'weights.npz', trunk.params, cards.make_record(trunk))
   with pytest.raises(weights_lib.WeightsError, match='solve no puzzles'):
     trained_cfn.open_trained(make_config(trained, weights=str(tmp_path)))
+
+
+@pytest.mark.slow
+def test_a_vote_stands_beside_the_network(tmp_path, capsys):
+  folders = labelled_cases.make_class_folders(tmp_path / 'images')
+  whole = {'permutations.method': 'code', 'permutations.num': 9, 'permutations.ties': 'spread'}
+  probe_cases.make_run(tmp_path / 'run', folders, **whole)
+  fields = {'weights': str(tmp_path / 'run'), 'baseline': False, 'solve.outside_permutations': 2}
+  fields |= {'solve.puzzles_per_image': 4}
+  config = probe_cases.make_config('solve', folders, **fields)
+  plain = solve.open_task(config)(tmp_path / 'out')['pretrained']
+  config.solve.vote = True
+  found = solve.open_task(config)(tmp_path / 'out')['pretrained']
+  vote = found.pop('vote')
+  assert found == plain  # the probe is kept, and nothing else changes
+  assert vote['members'] == 9 and vote['distance_bits'] > 0
+  assert vote['bits'] >= vote['members_bits']
+  assert vote['bits'] == pytest.approx(solving.count_bits(9, vote['loss']))
+  assert 0 <= vote['accuracy'] <= 1 and 0 <= vote['tile_accuracy'] <= 1
+  shown = capsys.readouterr()
+  assert 'a vote of 9: bits' in shown.out and 'distance from equivariance, bits' in shown.out

@@ -389,6 +389,40 @@ def test_visualize_names_its_flags_as_they_were_given(arguments, told):
   assert result.stderr.count('\n') == 1
 
 
+@pytest.mark.parametrize(
+  ('arguments', 'told'),
+  [
+    (
+      ('shortcuts', '--config=rotation'),
+      "--config=rotation is made for the task 'rotation': take cfn",
+    ),
+    (('shortcuts', '--config=cfn:tiny', '--count=0'), '--count=0: from 1 to 1000000 puzzles'),
+    (('puzzles', '--config=cfn:tiny', '--count=9'), '--count=9: it is for shortcuts'),
+  ],
+)
+def test_shortcuts_refuse_what_they_cannot_measure(arguments, told):
+  result = run(*arguments, module='cfn_jax.visualize')
+  assert (result.returncode, result.stderr) == (2, f'error: {told}\n')
+
+
+@pytest.mark.slow
+def test_shortcuts_are_a_table_a_picture_and_its_figures(tmp_path):
+  out = tmp_path / 'cues.png'
+  fields = ('--config.data.crops_per_photograph=10', '--config.permutations.num=4')
+  fields += ('--config.model.permutations_per_pass=4', '--count=60', f'--out={out}')
+  result = run('shortcuts', '--config=cfn:tiny', *fields, module='cfn_jax.visualize')
+  assert result.returncode == 0, result.stderr
+  assert 'edges' in result.stdout and f'{out} and cues.json' in result.stdout
+  assert out.read_bytes()[:4] == b'\x89PNG'
+  found = json.loads(out.with_suffix('.json').read_text())
+  assert found['config'] == 'cfn:tiny' and found['asked_puzzles'] == 60
+  assert found['chance_accuracy'] == 0.25 and 0 < found['puzzles'] <= 60
+  assert {each['verdict'] for each in found['cues'].values()} <= {'closed', 'narrowed', 'open'}
+  # The same puzzles, drawn the same, are solved the same.
+  again = run('shortcuts', '--config=cfn:tiny', *fields, module='cfn_jax.visualize')
+  assert again.stdout == result.stdout
+
+
 @pytest.mark.slow
 def test_too_little_memory_is_told_with_the_ways_out(tmp_path):
   # The maps of the step ask for blocks of many GB, which the limit refuses.

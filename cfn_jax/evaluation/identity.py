@@ -70,7 +70,7 @@ NAMED = frozenset(
   }
 )
 # What only the score at the end depends on.
-SCORING = frozenset({'num_steps', 'test'})
+SCORING = frozenset({'num_steps', 'solve.vote', 'test'})
 
 
 def describe(

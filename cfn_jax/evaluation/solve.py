@@ -3,8 +3,9 @@
 Bits of information about the permutation; tiles right, after the best assignment of tiles to cells;
 puzzles of permutations that are not in the set; and what the product of single tiles' positions
 solves (paper, section 3.3, second equation; positions.py): the gap between that and the network is
-what it knows from comparing tiles, the rest is absolute position. On any checkpoint, with the
-config and the permutation set that it was trained with.
+what it knows from comparing tiles, the rest is absolute position. Where asked, what the network
+solves by a vote over the symmetries of its set (voting.py). On any checkpoint, with the config and
+the permutation set that it was trained with.
 """
 
 import math
@@ -23,9 +24,11 @@ from cfn_jax.data import feed
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity, runs, tables
 from cfn_jax.evaluation.frozen import features, linear_task
-from cfn_jax.evaluation.puzzles import positions, trained_cfn
+from cfn_jax.evaluation.puzzles import positions, trained_cfn, voting
 from cfn_jax.jigsaw import solving
 from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
+from cfn_jax.jigsaw.permutation_sets import symmetries
+from cfn_jax.models import cfn
 from cfn_jax.training import devices, loop, settings
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints, networks
@@ -53,13 +56,14 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
       f'{config.eval_batch_size}'
     )
   trained = trained_cfn.open_trained(config)
+  members = find_members(config, trained)
   labels = {'pretrained': config.weights, 'random': 'random'}
   origin = weights_lib.json_ready(dict(trained.started['pretrained'].origin))
   origin.pop('permutations', None)
 
   def execute(workdir: pathlib.Path) -> dict[str, Any]:
     found = {
-      name: run(config, trained, name, workdir / name, label=labels[name])
+      name: run(config, trained, name, workdir / name, label=labels[name], members=members)
       for name in trained.started
     }
     runs.present(
@@ -81,6 +85,7 @@ def run(
   folder: pathlib.Path,
   *,
   label: str,
+  members: symmetries.Symmetries | None,
 ) -> dict[str, Any]:
   """Trains the probe of positions, then scores the network and the product of positions."""
   weights = trained.started[name]
@@ -95,12 +100,9 @@ def run(
     loop.run(task, config, folder / 'positions')
     probe = checkpoints.read_params(folder / 'positions', step=str(config.num_steps))
     placed = devices.replicate({'network': weights.params, 'probe': probe}, mesh)
-    sets = {'': trained.permutations}
+    passes = {'': make_evaluation(config, trained, weights, trained.permutations, members)}
     if len(trained.outside) > 1:
-      sets['outside'] = trained.outside
-    passes = {
-      which: make_evaluation(config, trained, weights, shown) for which, shown in sets.items()
-    }
+      passes['outside'] = make_evaluation(config, trained, weights, trained.outside)
     kept = 'the position probe is trained'
     figures = runs.score(passes, placed, mesh, kept=kept)
     single = runs.score({'': task.evaluations['val']}, placed['probe'], mesh, kept=kept)
@@ -116,15 +118,40 @@ def run(
   return runs.remember(name, settings, folder, compute)
 
 
+def find_members(
+  config: ml_collections.ConfigDict, trained: trained_cfn.TrainedCfn
+) -> symmetries.Symmetries | None:
+  """Finds the symmetries of the network's set that vote; None where no vote is asked for.
+
+  Raises:
+    CfnError: only the identity is one.
+  """
+  if not config.solve.vote:
+    return None
+  members = symmetries.find_symmetries(trained.permutations)
+  if len(members) == 1:
+    raise CfnError(
+      f"solve.vote = True: the network's {len(trained.permutations)} permutations have no symmetry "
+      'that could vote, so the vote would be the network itself; leave it out',
+      'Whole codes have them: a network trained with permutations.method=code and '
+      'permutations.num of 9, 72, 504 or 1512.',
+    )
+  return members
+
+
 def make_evaluation(
   config: ml_collections.ConfigDict,
   trained: trained_cfn.TrainedCfn,
   weights: weights_lib.Weights,
   shown: np.ndarray,
+  members: symmetries.Symmetries | None = None,
 ) -> tasks.RowEvaluation:
   """Builds a pass over puzzles of the permutations `shown`: the network's set, or others.
 
   Its parameters are `network` and `probe`. Of others there is no label, so no loss and no bits.
+
+  Args:
+    members: the symmetries of the network's set that vote; None: no vote.
   """
   visits = trained.make_transform(shown, config.solve.puzzles_per_image)
   inside = shown is trained.permutations
@@ -139,47 +166,72 @@ def make_evaluation(
   )
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
-    tiles, label = batch['tiles'], batch['label']
+    label = batch['label']
     truth = jnp.asarray(shown, jnp.int32)[label]  # [B, k, T]
-    prepared = weights.input.prepare(tiles)
-    logits: Any = network.apply({'params': params['network']}, prepared, truth)  # [B, k, N]
-    share = jax.nn.softmax(logits[..., : len(every)])  # fc8 may have more outputs
-    chances = jnp.einsum('bkn,nij->bkij', share, every, precision='highest')
-    found = features.see_tiles(weights, params['network'], tiles)
-    single = positions.predict(params['probe'], found)  # [B, T, T]: of tiles in reading order
+    found = features.see_tiles(weights, params['network'], batch['tiles'])  # in reading order
+
+    def head(x: jax.Array) -> jax.Array:
+      logits: Any = network.apply({'params': params['network']}, x, method='head')
+      return jnp.asarray(logits)
+
+    puzzles = cfn.take_tiles(found, truth)  # [B, k, T, D]
+    single = positions.predict(params['probe'], found)  # [B, T, T]
     single = jax.vmap(lambda table, orders: table[orders])(single, truth)  # [B, k, T, T]
-    product = jnp.einsum('bkij,nij->bkn', single, every, precision='highest')
-    rows = {'truth': truth, 'network': chances, 'product': jnp.exp(single)}
-    if inside:
-      for name, scores in (('network', logits), ('product', product)):
-        losses = optax.softmax_cross_entropy_with_integer_labels(scores, label)
-        rows |= {f'{name}_loss': losses, f'{name}_right': jnp.argmax(scores, axis=-1) == label}
+    scores = {
+      'network': head(puzzles),  # [B, k, N]; fc8 may have more outputs
+      'product': jnp.einsum('bkij,nij->bkn', single, every, precision='highest'),
+    }
+    rows = {'truth': truth, 'product': jnp.exp(single)}
+    if members:
+      voted = voting.hold(head, puzzles, members)
+      scores['vote'] = voted.vote
+      told = jnp.take_along_axis(voted.mean, label[..., None], axis=-1)[..., 0]
+      rows |= {'vote_members_loss': -told, 'vote_distance': voted.distance}
+    for name, logits in scores.items():
+      if name != 'product':
+        share = jax.nn.softmax(logits[..., : len(every)])
+        rows[name] = jnp.einsum('bkn,nij->bkij', share, every, precision='highest')
+      if inside:
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+        rows |= {f'{name}_loss': losses, f'{name}_right': jnp.argmax(logits, axis=-1) == label}
     return rows
 
   return tasks.RowEvaluation(
-    images.evaluate, measure, lambda rows: report(rows, len(trained.permutations))
+    images.evaluate,
+    measure,
+    lambda rows: report(rows, len(trained.permutations), len(members) if members else 0),
   )
 
 
-def report(rows: Mapping[str, np.ndarray], count: int) -> dict[str, Any]:
-  """Turns the rows of a pass, `[images, k, ...]`, into figures; `count` is N."""
+def report(rows: Mapping[str, np.ndarray], count: int, members: int = 0) -> dict[str, Any]:
+  """Turns the rows of a pass, `[images, k, ...]`, into figures; `count` is N, `members` vote."""
   tiles = rows['truth'].shape[-1]
   truth = rows['truth'].reshape(-1, tiles)
   figures: dict[str, Any] = {'puzzles': len(truth), 'images': len(rows['truth'])}
-  for name in ('network', 'product'):
+  for name in ('network', 'product', 'vote')[: 3 if members else 2]:
     each, whole = solving.score_tiles(rows[name].reshape(-1, tiles, tiles), truth)
     figures[name] = {'tile_accuracy': each, 'whole_accuracy': whole}
     if f'{name}_loss' in rows:
-      loss = float(np.mean(rows[f'{name}_loss'], dtype=np.float64))
+      loss = _mean(rows[f'{name}_loss'])
       figures[name] |= {
         'loss': loss,
         'bits': solving.count_bits(count, loss),
-        'accuracy': float(np.mean(rows[f'{name}_right'])),
+        'accuracy': _mean(rows[f'{name}_right']),
       }
+  if members:
+    figures['vote'] |= {
+      'members': members,
+      'members_bits': solving.count_bits(count, _mean(rows['vote_members_loss'])),
+      'distance_bits': _mean(rows['vote_distance']) / math.log(2),
+    }
   if 'bits' in figures['network']:
     figures['gap_bits'] = figures['network']['bits'] - figures['product']['bits']
     figures['largest_bits'] = math.log2(count)
   return figures
+
+
+def _mean(values: np.ndarray) -> float:
+  return float(np.mean(values, dtype=np.float64))
 
 
 def show(
@@ -188,6 +240,8 @@ def show(
   """Prints the table: figures down, runs across, chance beside them."""
   count, tiles = trained.permutations.shape
   least = 100 / math.factorial(tiles)
+  guess = 100 * solving.guess_tiles(trained.permutations)
+  first = next(iter(found.values()))
 
   def row(title: str, chance: float, *path: str, scale: float = 100.0) -> tables.Row:
     values: list[Any] = []
@@ -198,15 +252,28 @@ def show(
       values.append(None if value is None else f'{scale * value:.2f}')
     return title, [*values, f'{chance:.2g}']
 
+  def describe(name: str, title: str) -> list[tables.Row]:
+    return [
+      row(f'{title}: bits, of {math.log2(count):.2f}', 0.0, name, 'bits', scale=1.0),
+      row(f'{title}: permutations right, %', 100 / count, name, 'accuracy'),
+      row(f'{title}: tiles right, %', guess, name, 'tile_accuracy'),
+    ]
+
   sections = []
   for name, title in (('network', 'the network'), ('product', 'product of positions')):
     sections.append(
       [
-        row(f'{title}: bits, of {math.log2(count):.2f}', 0.0, name, 'bits', scale=1.0),
-        row(f'{title}: permutations right, %', 100 / count, name, 'accuracy'),
-        row(f'{title}: tiles right, %', 100 / tiles, name, 'tile_accuracy'),
+        *describe(name, title),
         row(f'{title}: tiles outside the set, %', 100 / tiles, 'outside', name, 'tile_accuracy'),
         row(f'{title}: puzzles outside the set, %', least, 'outside', name, 'whole_accuracy'),
+      ]
+    )
+  if 'vote' in first:
+    sections.append(
+      [
+        *describe('vote', f'a vote of {first["vote"]["members"]}'),
+        row('its members, mean bits', 0.0, 'vote', 'members_bits', scale=1.0),
+        row('distance from equivariance, bits', 0.0, 'vote', 'distance_bits', scale=1.0),
       ]
     )
   sections.append(
@@ -215,7 +282,6 @@ def show(
       row('position of a single tile, %', 100 / tiles, 'single_tile_accuracy'),
     ]
   )
-  first = next(iter(found.values()))
   tables.show(
     f'{first["puzzles"]:,} puzzles of {first["images"]:,} images, {count} permutations',
     [*(labels[name] for name in found), 'chance'],

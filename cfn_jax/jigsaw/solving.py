@@ -2,7 +2,9 @@
 
 Per cent depend on the set: one of 100 far permutations is easier to name than one of 1000. Bits say
 how much of the permutation is known; the accuracy of single tiles, after each puzzle's best
-assignment of tiles to cells, has the same chance whatever the set. NumPy and SciPy only.
+assignment of tiles to cells, compares across sets of far permutations. At N = 1000 a uniform guess
+already gets 11 % of the tiles with method max, 13 % with mid and 44 % with min (`guess_tiles`):
+tiles that seldom move are right without a look. NumPy and SciPy only.
 """
 
 import math
@@ -65,3 +67,16 @@ def score_tiles(positions: np.ndarray, permutations: np.ndarray) -> tuple[float,
   """
   right = assign_tiles(positions) == permutations
   return float(np.mean(right)), float(np.mean(np.all(right, axis=1)))
+
+
+def guess_tiles(permutations: np.ndarray) -> float:
+  """Returns the share of tiles that a uniform guess over a set uint8 `[N, T]` gets right.
+
+  Each tile is put where it stands most often, one a cell: the tile accuracy of a network that knows
+  nothing of a puzzle but its set. 1 / T where each tile stands at each place equally often.
+
+  >>> guess_tiles(np.array([[0, 1, 2], [0, 2, 1]]))
+  0.6666666666666666
+  """
+  even = make_positions(permutations).mean(axis=0)
+  return score_tiles(np.broadcast_to(even, (len(permutations), *even.shape)), permutations)[0]

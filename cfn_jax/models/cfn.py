@@ -47,6 +47,10 @@ class Cfn(alexnet.AlexNet):
       features = occlude(features, occluders)
     if rows is not None:
       features = take_tiles(features, rows)  # [B, k, S, D]
+    return self.head(features, train=train)
+
+  def head(self, features: Array, *, train: bool = False) -> Array:
+    """Returns the logits `[..., K]` of features `[..., S, D]`, in the order of a question."""
     x = self.drop(features, deterministic=not train)
     x = x.reshape(*x.shape[:-2], -1)  # [B, S * D] or [B, k, S * D]
     x = self.drop(nn.relu(self.fc7(x)), deterministic=not train)
