@@ -397,7 +397,6 @@ def test_visualize_names_its_flags_as_they_were_given(arguments, told):
       "--config=rotation is made for the task 'rotation': take cfn",
     ),
     (('shortcuts', '--config=cfn:tiny', '--count=0'), '--count=0: from 1 to 1000000 puzzles'),
-    (('puzzles', '--config=cfn:tiny', '--count=9'), '--count=9: it is for shortcuts'),
   ],
 )
 def test_shortcuts_refuse_what_they_cannot_measure(arguments, told):
