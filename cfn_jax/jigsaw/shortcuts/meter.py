@@ -84,7 +84,7 @@ def make_settings(
   changes[OFF] = {field: value for fields in measures.values() for field, value in fields.items()}
   settings = {}
   for name, fields in changes.items():
-    other = config.copy_and_resolve_references()
+    other = ml_collections.ConfigDict(config.to_dict())
     other.puzzle.update(fields)
     geometry = transforms.make_geometry(other)
     visits = dataclasses.replace(pretext.transform, geometry=geometry, puzzles=1, occluders=0)
