@@ -1,8 +1,11 @@
 """How well puzzles are solved, in figures that compare across permutation sets.
 
 Per cent depend on the set: one of 100 far permutations is easier to name than one of 1000. Bits say
-how much of the permutation is known; the accuracy of single tiles, after each puzzle's best
-assignment of tiles to cells, has the same chance whatever the set. NumPy and SciPy only.
+how much of the permutation is known; the accuracy of single tiles follows from each puzzle's best
+assignment of tiles to cells. A guess that holds all permutations of the set for equally likely gets
+no bits whatever the set, but some tiles right: of a far set few more than 1/9 (11 % of 'max' with
+N = 1000, 13 % of 'mid'), of a near one, in which some tiles hardly move, 44 % ('min'). So tiles are
+compared with `guess_tiles` of their own set. NumPy and SciPy only.
 """
 
 import math
@@ -65,3 +68,15 @@ def score_tiles(positions: np.ndarray, permutations: np.ndarray) -> tuple[float,
   """
   right = assign_tiles(positions) == permutations
   return float(np.mean(right)), float(np.mean(np.all(right, axis=1)))
+
+
+def guess_tiles(permutations: np.ndarray) -> float:
+  """Returns the share of tiles that a uniform guess over the set `[N, T]` puts right.
+
+  >>> guess_tiles(np.array([[0, 1, 2], [1, 2, 0], [2, 0, 1]])).__round__(3)
+  0.333
+  >>> guess_tiles(np.array([[0, 1, 2], [0, 2, 1]])).__round__(3)
+  0.667
+  """
+  guess = make_positions(permutations).mean(axis=0, keepdims=True)
+  return float(np.mean(assign_tiles(guess) == permutations))
