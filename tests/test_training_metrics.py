@@ -6,6 +6,7 @@ import pytest
 
 from cfn_jax.training import metrics
 
+
 def test_a_writer_cuts_what_will_be_written_again_and_what_was_torn(tmp_path):
   path = tmp_path / 'metrics.jsonl'
   path.write_text('{"step": 10}\n{"step": 20}\n{"step": 30}\n{"st')

@@ -6,7 +6,7 @@ import pytest
 
 from cfn_jax import command
 from cfn_jax.jigsaw import pretext, reports
-from cfn_jax.training import metrics, plateau
+from cfn_jax.training import plateau
 
 CHANCE = math.log(100)
 AT, LOW = CHANCE - 0.068, CHANCE - 0.07  # 0.1 bit is 0.0693 nats

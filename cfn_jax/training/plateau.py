@@ -46,9 +46,7 @@ class Leaving:
     return left
 
 
-def find_left(
-  rows: Iterable[Mapping[str, Any]], chance_loss: float, margin: float = MARGIN
-) -> int:
+def find_left(rows: Iterable[Mapping[str, Any]], chance_loss: float, margin: float = MARGIN) -> int:
   """Returns the step at which a run left chance, see `Leaving`; 0 where it has not.
 
   >>> losses = (7.3, 2.1, 2.0, 1.9)
@@ -88,7 +86,8 @@ class Plateau:
     self._warned = True
     loss = row['train_loss']
     shown = f'{loss:.3f}' if isinstance(loss, int | float) else str(loss)
-    return (
+    warning = (
       f'warning: from step {self._since} to {row["step"]} the training loss did not leave chance '
-      f'({self._chance:.3f}), it is {shown}: the network learns nothing yet. {self._advice}'.rstrip()
+      f'({self._chance:.3f}), it is {shown}: the network learns nothing yet.'
     )
+    return f'{warning} {self._advice}'.rstrip()
