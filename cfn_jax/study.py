@@ -56,6 +56,10 @@ def main(arguments: list[str]) -> None:
     try:
       with stopping.interrupted_by_sigterm(enabled=True):
         failed = run()
+    except KeyboardInterrupt as error:  # before, between or after runs
+      number = stopping.find_number(error)
+      terminal.say(f'{number.name}: stopped while no run was at work; the same command resumes')
+      sys.exit(128 + number)
     except stopping.Stopped as stopped:
       terminal.say(str(stopped))
       sys.exit(stopped.code)

@@ -37,7 +37,7 @@ ROOMS = {
   'jigsaw/transform': {'data/pipeline', 'data/streams', 'data/images', 'jigsaw/puzzle'},
   'jigsaw/network': {'models'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
-  'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
+  'jigsaw/initial': {'jigsaw/pretext', 'models', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},
   'transfer': {'models', 'training/step_folders', 'transfer'},
   'timing/hardware': set(),
@@ -98,6 +98,21 @@ ROOMS = {
     'jigsaw/permutation_sets',
     'config_files',
   },
+  'studies/verdicts': set(),
+  'studies/declaration': {'config_files'},
+  'studies': {
+    'studies',
+    'report',
+    'evaluation/identity',
+    'evaluation/runs',
+    'pictures',
+    'training',
+    'data',
+    'models',
+    'jigsaw',
+    'config_files',
+    'idle',
+  },
   '': {  # command lines
     'inpainting',
     'jigsaw',
@@ -108,6 +123,7 @@ ROOMS = {
     'evaluation',
     'pictures',
     'report',
+    'studies',
     'timing',
     'command',
     'environment',
@@ -140,6 +156,8 @@ LEAVES = (
   'evaluation/frozen/feature_cache.py',
   'evaluation/frozen/ranking.py',
   'jigsaw/solving.py',
+  'training/plateau.py',
+  'studies/verdicts.py',
   'timing/hardware.py',
   'timing/hlo.py',
 )
@@ -239,7 +257,7 @@ def test_what_loader_processes_run_imports_no_jax():
 
 
 def test_configs_import_nothing_from_the_package():
-  for path in (PACKAGE.parent / 'configs').glob('*.py'):
+  for path in (PACKAGE.parent / 'configs').rglob('*.py'):
     assert 'cfn_jax' not in path.read_text().split('"""', 2)[2], path
 
 

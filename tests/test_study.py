@@ -451,9 +451,7 @@ def test_parts_write_one_table_between_them(tmp_path):
 # ---- the table
 
 
-def test_the_table_and_picture_have_all_rows_with_mean_spread_and_the_papers_figure(
-  tmp_path, capsys
-):
+def test_table_and_picture_have_all_rows_with_mean_spread_and_the_papers_figure(tmp_path, capsys):
   accuracy = {'a_s0': 0.50, 'a_s1': 0.52, 'b_s0': 0.60, 'b_s1': 0.62, 'c_s0': 0.1}
   go(tmp_path, Runner(tmp_path, accuracy.get))
   results = places.read_json(tmp_path / 'results.json')

@@ -5,6 +5,7 @@ that cannot be, or a run that equals another one is an error before the first st
 """
 
 import contextlib
+import copy
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,9 +51,12 @@ class Planner:
     seeds: Sequence[int] = (),
     labelled: str = '',
   ) -> None:
-    self._study, self._text, self._given = study, config_text, given
+    self._study, self._text = study, config_text
+    self._given = {name: v for name, v in given.items() if name != 'report'}  # the study's own
     self._workdir, self._seeds, self._labelled = workdir, tuple(seeds), labelled
     self._readers: dict[str, tuple[pipeline.Reader, pipeline.Reader]] = {}
+    self._loaded: dict[str, ml_collections.ConfigDict] = {}
+    self._changed: dict[str, list[str]] = {}  # see config_files.find_changed
 
   def plan(self) -> list[executions.Execution]:
     """Returns all executions, each after the one that it starts from.
@@ -91,7 +95,7 @@ class Planner:
       met[values] = run.name
 
   def _make_config(self, run: declaration.Run, seed: int) -> ml_collections.ConfigDict:
-    config = config_files.load(self._text)
+    config = self._load(self._text)
     for where, values in (
       ('', DEFAULTS),
       ('the study', self._study.fields),
@@ -134,7 +138,7 @@ class Planner:
     where, weights = f'evaluation {evaluation.name}', str(self._workdir / trained.name)
     of_run = not evaluation.config
     text = self._text if of_run else evaluation.config
-    config = config_files.load(text)
+    config = self._load(text)
     if of_run:
       _update(config, {**fields.flatten(trained.config), 'init_from': weights}, where)
     else:
@@ -177,10 +181,19 @@ class Planner:
 
   def _find_changes(self, config: ml_collections.ConfigDict, text: str) -> dict[str, Any]:
     """Returns the fields that differ from a config's own; raises where one has no effect."""
-    own = fields.flatten(config_files.load(text))
+    own = fields.flatten(self._load(text))
     changes = {name: v for name, v in fields.flatten(config).items() if own[name] != v}
-    idle.check(config, changes)
+    if text not in self._changed:
+      self._changed[text] = config_files.find_changed(self._load(text))
+    idle.check(config, {*changes, *self._changed[text]})
     return changes
+
+  def _load(self, text: str) -> ml_collections.ConfigDict:
+    """Returns a config of its own of a text, whose file is executed once."""
+    if text not in self._loaded:
+      self._loaded[text] = config_files.load(text)
+      config_files.check(self._loaded[text])
+    return copy.deepcopy(self._loaded[text])
 
   def _open(self, config: ml_collections.ConfigDict) -> pretexts.Pretext:
     """Opens the task of a run, and the images of each data set once."""

@@ -96,11 +96,10 @@ def run_process(arguments: list[str], watch: Watch) -> str:
         process.send_signal(signal.SIGTERM)
     output.join()
   except KeyboardInterrupt as error:
-    number = signal.SIGTERM if isinstance(error, stopping.Terminated) else signal.SIGINT
+    number = stopping.find_number(error)
     _pass_on(process, output, number)
-    name = signal.Signals(number).name
     raise stopping.Stopped(
-      f'{name}: the run under way is stopped; the same command resumes', 128 + number
+      f'{number.name}: the run under way is stopped; the same command resumes', 128 + number
     ) from None
   except BaseException:
     process.kill()
