@@ -100,16 +100,12 @@ def add_model(c: ml_collections.ConfigDict) -> None:
 
 
 def _fast(c: ml_collections.ConfigDict) -> None:
-  """Eight puzzles of each image; a run with 100 permutations first, which the next begins from.
+  """Eight puzzles of each image; first a run with 100 permutations, which the next begins from.
 
-    python -m cfn_jax.main --config=configs/cfn.py:fast --workdir=runs/hundred \
-        --config.permutations.num=100 --config.num_steps=20000
-    python -m cfn_jax.main --config=configs/cfn.py:fast --workdir=runs/thousand \
-        --config.init_from=runs/hundred
-
-  All but fc8 is carried over. It is not trained at full size: that a thousand permutations leave
-  chance early so is known of tiles of 32 px at half width (docs/studies.md), and the 20,000 steps
-  of the first run are a guess.
+  The first with `permutations.num` = 100 and some 20,000 steps, the second with `init_from` = its
+  workdir, from which all but fc8 is carried over. Neither is trained at full size: that a thousand
+  permutations leave chance so much earlier is known of tiles of 32 px at half width, and the steps
+  of the first run are a guess (docs/studies.md).
   """
   c.model.permutations_per_pass = 8
   c.plateau_warning_steps = 5_000  # it should not stay there as long as with one puzzle an image

@@ -27,6 +27,7 @@ from cfn_jax.studies import (
 )
 from cfn_jax.training import stopping
 
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 POPEN = subprocess.Popen
 TINY = {
   'num_steps': 4,
@@ -247,6 +248,15 @@ def test_a_study_of_ones_own_is_a_file_and_an_unknown_name_is_guessed(tmp_path):
   path.write_text('def get_study():\n  return 1 / 0\n')
   with pytest.raises(config_files.ConfigError, match=r'mine.py:2: ZeroDivisionError'):
     declaration.load(str(path))
+
+
+def test_the_study_in_the_documentation_can_be_read():
+  text = (REPOSITORY / 'docs' / 'studies.md').read_text()
+  made = {}
+  exec(re.search(r'```python\n(.*?)```', text, re.DOTALL)[1], made)
+  found = declaration.read('documented', made['get_study']())
+  planned = make_plan(REPOSITORY / 'nowhere', found, given=TINY | {'eval_every_steps': 3})
+  assert [each.name for each in planned] == ['third_s0', 'third_s1', 'all_s0', 'all_s1']
 
 
 # ---- the plan

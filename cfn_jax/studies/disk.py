@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import ml_collections
 
+from cfn_jax import fields
 from cfn_jax.models import alexnet, trunk
 from cfn_jax.studies import declaration, executions
 
@@ -23,7 +24,8 @@ def count_tested(config: ml_collections.ConfigDict, trained: ml_collections.Conf
 
   Those that train AlexNet on labels are counted; what others train is small.
   """
-  if 'views' not in config or 'fc7_features' not in config.get('model', {}):
+  values = fields.flatten(config)
+  if 'views.view_px' not in values or 'model.fc7_features' not in values:
     return 0
   m, px = config.model, config.views.view_px
   network = alexnet.AlexNet(
@@ -32,7 +34,7 @@ def count_tested(config: ml_collections.ConfigDict, trained: ml_collections.Conf
     fc6_features=m.fc6_features,
     fc7_features=m.fc7_features,
   )
-  runs = len(config.get('layers', (0,))) * (1 + bool(config.get('baseline', False)))
+  runs = len(values.get('layers', (0,))) * (1 + values.get('baseline', False))
   return runs * alexnet.count_parameters(alexnet.parameter_shapes(network, (1, px, px, 3)))
 
 
