@@ -35,6 +35,7 @@ SEEDS = flags.DEFINE_string('seeds', None, 'Seeds of all runs, such as 0,1; else
 LABELLED = flags.DEFINE_string(
   'labelled', None, 'Class folders for the evaluations that need labels; else the data of the runs.'
 )
+WITHOUT = flags.DEFINE_list('without', [], 'Evaluations that are left out, by name.')
 RATE = flags.DEFINE_float(
   'images-per-second', None, 'Throughput for the estimate; else it is measured.', lower_bound=1e-3
 )
@@ -70,7 +71,7 @@ def main(arguments: list[str]) -> None:
 
 def run() -> list[str]:
   """Plans the study and runs what is left; returns what failed."""
-  study = declaration.load(str(STUDY.value))
+  study = declaration.leave_out(declaration.load(str(STUDY.value)), WITHOUT.value)
   config, text = CONFIG.value, command.config_text(CONFIG)
   command.check_task(config, text, command.PRETEXTS)
   if config.distributed.mode != 'off':
@@ -87,7 +88,7 @@ def run() -> list[str]:
     given=command.get_given(CONFIG),
     workdir=workdir,
     seeds=_read_seeds(SEEDS.value),
-    labelled=labelled,
+    labelled_root=labelled,
   )
   return conduct.conduct(
     study,

@@ -104,6 +104,7 @@ ROOMS = {
     'studies',
     'report',
     'evaluation/identity',
+    'evaluation/labelled',
     'evaluation/runs',
     'pictures',
     'training',

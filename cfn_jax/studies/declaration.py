@@ -101,6 +101,19 @@ class Study:
     return dataclasses.asdict(self)
 
 
+def leave_out(study: Study, evaluations: Sequence[str]) -> Study:
+  """Returns a study without some of its evaluations: their figures stay empty."""
+  for name in evaluations:
+    _know(f'--without={",".join(evaluations)}', 'evaluation', name, study.evaluations)
+  runs = {
+    name: dataclasses.replace(
+      run, evaluations=tuple(each for each in run.evaluations if each not in evaluations)
+    )
+    for name, run in study.runs.items()
+  }
+  return dataclasses.replace(study, runs=runs)
+
+
 def list_names() -> list[str]:
   """Returns the names of the studies that come with the package."""
   return sorted(file.stem for file in (config_files.find_folder() / 'studies').glob('*.py'))

@@ -16,7 +16,7 @@ import ml_collections
 from cfn_jax import config_files, fields, idle
 from cfn_jax.data import pipeline
 from cfn_jax.errors import CfnError
-from cfn_jax.evaluation import identity
+from cfn_jax.evaluation import identity, labelled
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import solving
 from cfn_jax.jigsaw import task as jigsaw_task
@@ -27,6 +27,8 @@ from cfn_jax.training import optimizer, settings
 StudyError = declaration.StudyError
 # What each run has unless somebody says otherwise: of a study's runs the last checkpoint stays.
 DEFAULTS = {'keep_latest': 1, 'keep_best': 0, 'report': False}
+# The evaluations whose images have labels.
+LABELLED = ('frozen_layers', 'recognition', 'linear_probe', 'knn', 'voc_classification')
 # Where things lie is no part of what a run is: the images stand in its settings by content.
 PLACES = frozenset({'data.root', 'data.val_root', 'init_from', 'permutations.file', 'weights'})
 
@@ -38,7 +40,7 @@ class Planner:
     config_text: the config of the runs.
     given: its fields that the command line sets; a run's own fields overrule them.
     seeds: of all runs; empty: those of the study.
-    labelled: a folder for the evaluations that need labels; '': the data of the runs.
+    labelled_root: a folder for the evaluations that need labels; '': the data of the runs.
   """
 
   def __init__(
@@ -49,12 +51,13 @@ class Planner:
     given: Mapping[str, Any],
     workdir: pathlib.Path,
     seeds: Sequence[int] = (),
-    labelled: str = '',
+    labelled_root: str = '',
   ) -> None:
     self._study, self._text = study, config_text
     self._given = {name: v for name, v in given.items() if name != 'report'}  # the study's own
-    self._workdir, self._seeds, self._labelled = workdir, tuple(seeds), labelled
+    self._workdir, self._seeds, self._labelled = workdir, tuple(seeds), labelled_root
     self._readers: dict[str, tuple[pipeline.Reader, pipeline.Reader]] = {}
+    self._checked: set[str] = set()  # the labelled images of evaluations
     self._loaded: dict[str, ml_collections.ConfigDict] = {}
     self._changed: dict[str, list[str]] = {}  # see config_files.find_changed
 
@@ -147,6 +150,8 @@ class Planner:
     with _naming(f'{where} of run {run.name}'):
       config_files.check(config)
       pretext = self._open(config) if of_run else None
+      if not of_run:
+        self._check_labels(config)
       changes = self._find_changes(config, text)
     known = jigsaw_task.make_fingerprint(config, pretext) if pretext else {}
     size = (
@@ -172,12 +177,28 @@ class Planner:
     )
 
   def _data_of(self, config: ml_collections.ConfigDict) -> dict[str, Any]:
-    """Returns the command line's fields of the data, for an evaluation that has its own."""
+    """Returns the fields of the data of an evaluation that has its own: see `labelled_root`."""
     if not config.data.source:  # it takes those of the run
       return {}
+    if self._labelled:
+      return {'data.root': self._labelled}
     known = fields.flatten(config)
-    given = {n: v for n, v in self._given.items() if n.startswith('data.') and n in known}
-    return given | ({'data.root': self._labelled} if self._labelled else {})
+    return {n: v for n, v in self._given.items() if n.startswith('data.') and n in known}
+
+  def _check_labels(self, config: ml_collections.ConfigDict) -> None:
+    """Opens the images of an evaluation that needs labels, each data set once."""
+    if config.task not in LABELLED:
+      return
+    multilabel = fields.flatten(config).get('multilabel', config.task == 'voc_classification')
+    key = json.dumps([config.data.to_dict(), multilabel], sort_keys=True)
+    if key in self._checked:
+      return
+    try:
+      labelled.open_labelled(config, multilabel=multilabel)
+    except CfnError as error:
+      hint = '--labelled=DIR names class folders, --without leaves an evaluation out'
+      raise StudyError(*error.args[:-1], f'{error.args[-1]}; {hint}') from error
+    self._checked.add(key)
 
   def _find_changes(self, config: ml_collections.ConfigDict, text: str) -> dict[str, Any]:
     """Returns the fields that differ from a config's own; raises where one has no effect."""
