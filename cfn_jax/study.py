@@ -7,6 +7,7 @@ A study is one of `configs/studies/`, or a file of one's own; see docs/studies.m
 resumes it, between runs and inside them.
 """
 
+import math
 import pathlib
 import re
 import shlex
@@ -82,6 +83,8 @@ def run() -> list[str]:
   if labelled and not pathlib.Path(labelled).is_dir():
     raise CfnError(f'--labelled={labelled}: there is no such folder')
   part = _read_part(PART.value)
+  if RATE.value is not None and not math.isfinite(RATE.value):
+    raise CfnError(f'--images-per-second={RATE.value}: a finite number is needed')
   planner = plan.Planner(
     study,
     config_text=text,

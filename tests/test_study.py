@@ -237,6 +237,8 @@ def test_the_27_channel_network_costs_what_the_cfn_costs():
     ({'runs': {}}, 'it needs runs and figures'),
     ({'runs': {'a b': {}}}, 'a name is letters, digits and _'),
     ({'runs': {'a': {'fields': {'seed': 1}}}}, "the seeds of a run are its 'seeds'"),
+    ({'fields': {'seed': 1}}, "the seeds of a run are its 'seeds'"),
+    ({'runs': {'a': {'fields': {3: 1}}}}, 'fields: 3 is no name'),
     ({'runs': {'a': {'seed': 1}}}, "there is no part 'seed'; did you mean 'seeds'?"),
     ({'runs': {'a': {'seeds': (0, 0)}}}, 'one is named twice'),
     ({'runs': {'a': {'seeds': (-1,)}}}, 'whole numbers'),

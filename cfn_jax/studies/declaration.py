@@ -132,8 +132,8 @@ def load(text: str) -> Study:
     path = config_files.find_folder() / 'studies' / f'{text}.py'
   if path.suffix != '.py' or not os.path.isfile(path):  # noqa: PTH113  (never raises)
     raise StudyError(
-      f'--study={names.printable(text)}: there is no such study{_guess(text, list_names())}; one '
-      f'of {", ".join(list_names())}, or a file FILE.py'
+      f'--study={names.printable(text)}: one of {", ".join(list_names())}, or a file FILE.py, is '
+      f'needed{_guess(text, list_names())}'
     )
   return read(path.stem, config_files.call(path, 'get_study')[1])
 
@@ -173,8 +173,7 @@ def _read_run(study: str, name: str, declared: Any, top: Mapping[str, Any]) -> R
     'paper': ({}, Mapping),
   })  # fmt: skip
   check_seeds(where, found['seeds'])
-  if 'seed' in found['fields']:
-    raise StudyError(f"{where}: fields: 'seed': the seeds of a run are its 'seeds'")
+  _check_fields(where, {**top['fields'], **found['fields']})
   for each in found['evaluations']:
     _know(where, 'evaluation', each, top['evaluations'])
   for each, value in found['paper'].items():
@@ -189,9 +188,9 @@ def _read_run(study: str, name: str, declared: Any, top: Mapping[str, Any]) -> R
 def _read_evaluation(study: str, name: str, declared: Any) -> Evaluation:
   where = f'{study}, evaluation {name}'
   _check_name(where, name)
-  return Evaluation(
-    name, **_take(where, declared, {}, {'config': ('', str), 'fields': ({}, Mapping)})
-  )
+  found = _take(where, declared, {}, {'config': ('', str), 'fields': ({}, Mapping)})
+  _check_fields(where, found['fields'])
+  return Evaluation(name, **found)
 
 
 def _read_figure(
@@ -232,6 +231,14 @@ def check_seeds(where: str, seeds: Sequence[Any]) -> None:
     raise StudyError(f'{where}: seeds = {seeds!r}: whole numbers, 0 or more, are needed')
   if len({*seeds}) < len(seeds):
     raise StudyError(f'{where}: seeds = {seeds!r}: one is named twice')
+
+
+def _check_fields(where: str, fields: Mapping[Any, Any]) -> None:
+  for name in fields:
+    if not isinstance(name, str):
+      raise StudyError(f"{where}: fields: {name!r} is no name of a field, such as 'puzzle.grid'")
+    if name == 'seed':
+      raise StudyError(f"{where}: fields: 'seed': the seeds of a run are its 'seeds'")
 
 
 def _check_order(study: str, runs: Mapping[str, Run]) -> None:

@@ -141,7 +141,8 @@ class Planner:
     where, weights = f'evaluation {evaluation.name}', str(self._workdir / trained.name)
     of_run = not evaluation.config
     text = self._text if of_run else evaluation.config
-    config = self._load(text)
+    with _naming(where):
+      config = self._load(text)
     if of_run:
       _update(config, {**fields.flatten(trained.config), 'init_from': weights}, where)
     else:

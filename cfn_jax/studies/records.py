@@ -35,7 +35,8 @@ def read_state(execution: executions.Execution, workdir: pathlib.Path) -> str:
         f'{folder} holds a run that no study began: take another --workdir'
       )
     return ''
-  before, now = held.get('settings', {}), execution.identity
+  before, now = held.get('settings'), execution.identity
+  before = before if isinstance(before, dict) else {}
   if before != now:
     differ = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     shown = [f'{name}: {before.get(name)!r:.60} then, {now.get(name)!r:.60} now' for name in differ]
