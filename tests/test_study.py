@@ -162,7 +162,12 @@ def test_a_run_that_never_left_counts_as_later_where_that_is_known():
 # ---- the declaration
 
 
-@pytest.mark.parametrize('name', declaration.list_names())
+def mark_large(name):
+  """Its sets of a thousand and its prunings take seconds."""
+  return pytest.param(name, marks=[pytest.mark.slow] if name == 'permutations' else [])
+
+
+@pytest.mark.parametrize('name', [mark_large(name) for name in declaration.list_names()])
 def test_a_study_that_comes_with_the_package_can_be_planned(name, tmp_path):
   given = {
     'data.source': 'bundled',
