@@ -18,8 +18,12 @@ setup(
   long_description_content_type='text/markdown',
   python_requires='>=3.11',
   # The folder configs/ lies inside the package where it is installed.
-  packages=[*find_packages(include=['cfn_jax', 'cfn_jax.*']), 'cfn_jax.configs'],
-  package_dir={'cfn_jax.configs': 'configs'},
+  packages=[
+    *find_packages(include=['cfn_jax', 'cfn_jax.*']),
+    'cfn_jax.configs',
+    'cfn_jax.configs.studies',
+  ],
+  package_dir={'cfn_jax.configs': 'configs', 'cfn_jax.configs.studies': 'configs/studies'},
   package_data={'cfn_jax.report': ['templates/*']},
   install_requires=[
     'absl-py>=2.1,<3',

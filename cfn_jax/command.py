@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
@@ -87,8 +88,13 @@ def check_task(config: ml_collections.ConfigDict, text: str, tasks: Sequence[str
 
 def refuse_idle(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> None:
   """Raises ValueError for a field that was set, by a flag or in a file, and has no effect."""
-  given = config_flags.get_override_values(flags.FLAGS[holder.name])
-  idle.check(holder.value, {*given, *config_files.find_changed(holder.value)})
+  idle.check(holder.value, {*get_given(holder), *config_files.find_changed(holder.value)})
+
+
+def get_given(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> dict[str, Any]:
+  """Returns the fields that flags set, by name, and their values."""
+  given: dict[str, Any] = config_flags.get_override_values(flags.FLAGS[holder.name])
+  return given
 
 
 @terminal.interruptible()

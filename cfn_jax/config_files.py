@@ -79,20 +79,30 @@ def load(text: str) -> ml_collections.ConfigDict:
 
 def _load(text: str) -> tuple[types.ModuleType, ml_collections.ConfigDict]:
   path, variant = find(text)
+  module, config = call(path, 'get_config', *([variant] if variant else []))
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ConfigError(f'{path}: get_config returns no ConfigDict but {type(config).__name__}')
+  return module, config.lock()
+
+
+def call(path: pathlib.Path, function: str, *arguments: str) -> tuple[types.ModuleType, Any]:
+  """Executes a file, which may import configs, and returns it and what a function in it returns.
+
+  Raises:
+    ConfigError: the file has no such function, or one of both raises: the file and the line.
+  """
   with _own_imports(path.resolve().parent):
     try:
       module = _execute(path)
-      make = getattr(module, 'get_config', None)
+      make = getattr(module, function, None)
       if not callable(make):
-        raise ConfigError(f'{path} is no config: it has no get_config')
-      config = make(variant) if variant else make()
+        kind = function.removeprefix('get_')
+        raise ConfigError(f'{path} is no {kind}: it has no {function}')
+      return module, make(*arguments)
     except ConfigError:
       raise
     except (Exception, SystemExit) as error:  # whatever the file does
       raise ConfigError(_locate(error, path)) from error
-  if not isinstance(config, ml_collections.ConfigDict):
-    raise ConfigError(f'{path}: get_config returns no ConfigDict but {type(config).__name__}')
-  return module, config.lock()
 
 
 def _execute(path: pathlib.Path) -> types.ModuleType:

@@ -5,7 +5,6 @@ Flags, devices, the workdir, and one call; what a task does stands elsewhere.
 
 import importlib
 import pathlib
-import signal
 import sys
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
@@ -110,7 +109,7 @@ def main(arguments: list[str]) -> None:
       store.check(workdir)
       run(config, workdir)
   except KeyboardInterrupt as error:  # before a run began, or between two runs of an evaluation
-    number = signal.SIGTERM if isinstance(error, stopping.Terminated) else signal.SIGINT
+    number = stopping.find_number(error)
     terminal.say(f'{number.name}: stopped while no run was training; the same command resumes')
     sys.exit(128 + number)
   except stopping.Stopped as stopped:

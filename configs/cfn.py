@@ -1,6 +1,7 @@
 """Pretraining of the context-free network by jigsaw puzzles: its knobs, and the named variants.
 
   cfn.py             the paper's full run: 350,000 steps of 256 puzzles, 1000 permutations, ImageNet
+  cfn.py:fast        eight puzzles of each image, begun from a run with 100 permutations
   cfn.py:release     what the authors' 2016 code does where it differs from the paper
   cfn.py:text        the sizes of the paper's method section: 75-px cells, random crops
   cfn.py:unblocked   chromatic aberration not blocked: the network of the paper's figures 4 and 5
@@ -98,6 +99,18 @@ def add_model(c: ml_collections.ConfigDict) -> None:
   m.permutations_per_pass = 1  # puzzles, or questions, asked of the features of one image's tiles
 
 
+def _fast(c: ml_collections.ConfigDict) -> None:
+  """Eight puzzles of each image; first a run with 100 permutations, which the next begins from.
+
+  The first with `permutations.num` = 100 and some 20,000 steps, the second with `init_from` = its
+  workdir, from which all but fc8 is carried over. Neither is trained at full size: that a thousand
+  permutations leave chance so much earlier is known of tiles of 32 px at half width, and the steps
+  of the first run are a guess (docs/studies.md).
+  """
+  c.model.permutations_per_pass = 8
+  c.plateau_warning_steps = 5_000  # it should not stay there as long as with one puzzle an image
+
+
 def _release(c: ml_collections.ConfigDict) -> None:
   """The authors' prototxt and data layer: no grey, no shift, mean without std, 0..255.
 
@@ -183,6 +196,7 @@ def _plus_tiny(c: ml_collections.ConfigDict) -> None:
 
 
 VARIANTS = {
+  'fast': _fast,
   'release': _release,
   'text': _text,
   'unblocked': _unblocked,

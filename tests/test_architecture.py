@@ -39,7 +39,7 @@ ROOMS = {
   'jigsaw/transform': {'data/pipeline', 'data/streams', 'data/images', 'jigsaw/puzzle'},
   'jigsaw/network': {'models'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
-  'jigsaw/initial': {'jigsaw/pretext', 'transfer'},
+  'jigsaw/initial': {'jigsaw/pretext', 'models', 'transfer'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},
   'transfer': {'models', 'training/step_folders', 'transfer'},
   'timing/hardware': set(),
@@ -100,6 +100,22 @@ ROOMS = {
     'jigsaw/permutation_sets',
     'config_files',
   },
+  'studies/verdicts': set(),
+  'studies/declaration': {'config_files'},
+  'studies': {
+    'studies',
+    'report',
+    'evaluation/identity',
+    'evaluation/labelled',
+    'evaluation/runs',
+    'pictures',
+    'training',
+    'data',
+    'models',
+    'jigsaw',
+    'config_files',
+    'idle',
+  },
   '': {  # command lines
     'inpainting',
     'jigsaw',
@@ -110,6 +126,7 @@ ROOMS = {
     'evaluation',
     'pictures',
     'report',
+    'studies',
     'timing',
     'command',
     'environment',
@@ -143,6 +160,8 @@ LEAVES = (
   'evaluation/frozen/ranking.py',
   'jigsaw/shortcuts/cues.py',
   'jigsaw/solving.py',
+  'training/plateau.py',
+  'studies/verdicts.py',
   'timing/hardware.py',
   'timing/hlo.py',
 )
@@ -242,7 +261,7 @@ def test_what_loader_processes_run_imports_no_jax():
 
 
 def test_configs_import_nothing_from_the_package():
-  for path in (PACKAGE.parent / 'configs').glob('*.py'):
+  for path in (PACKAGE.parent / 'configs').rglob('*.py'):
     assert 'cfn_jax' not in path.read_text().split('"""', 2)[2], path
 
 

@@ -21,7 +21,8 @@ PACKAGE = REPOSITORY / 'cfn_jax'
 METHODS = {'to_dict', 'lock', 'unlocked', 'update_from_flattened_dict'}  # of a config
 CONFIGS = {
   'cfn': (
-    *('', 'release', 'text', 'unblocked', 'plus', 'small', 'plus_small', 'tiny', 'plus_tiny'),
+    *('', 'fast', 'release', 'text', 'unblocked', 'plus', 'small', 'plus_small', 'tiny'),
+    'plus_tiny',
   ),
   'relative_position': ('', 'doersch', 'small', 'tiny'),
   'rotation': ('', 'small', 'tiny'),

@@ -8,8 +8,8 @@ import transfer_cases as cases
 
 from cfn_jax import convert
 from cfn_jax.jigsaw import initial
-from cfn_jax.models import inputs
-from cfn_jax.transfer import files
+from cfn_jax.models import cfn, inputs
+from cfn_jax.transfer import checkpoints, files
 from cfn_jax.transfer import weights as weights_lib
 
 SMALL = {'width': 0.1, 'features': 8}
@@ -73,3 +73,44 @@ def test_a_trunk_of_another_width_is_an_error_that_names_the_file(tmp_path):
   fresh = cases.draw(kind='cfn', side=3, **SMALL).params
   with pytest.raises(weights_lib.WeightsError, match=r'init_from = .*w\.npz: .*conv1/kernel is'):
     initial.load_initial(str(tmp_path / 'w.npz'), fresh, make_pretext())
+
+
+def load_from_run(monkeypatch, given, pretext):
+  """Loads weights as if they were a run's, whose permutation set is known."""
+  monkeypatch.setattr(files, 'load_weights', lambda path: given)
+  fresh = cases.draw(kind='cfn', side=3, stride=2, seed=1, outputs=2, **SMALL).params
+  return fresh, *initial.load_initial('runs/other', fresh, pretext)
+
+
+@pytest.mark.parametrize('rows', [[[0, 1], [1, 0]], [[1, 0], [0, 1]]])
+def test_fc8_is_taken_where_its_outputs_stand_for_the_same_permutations(monkeypatch, rows):
+  pretext = make_pretext()
+  pretext.questions = types.SimpleNamespace(rows=np.array(rows, np.uint8))
+  given = cases.draw(kind='cfn', side=3, stride=2, outputs=2, record=pretext.input_record, **SMALL)
+  given = given.replace(origin={'permutations': [[0, 1], [1, 0]]})
+  fresh, params, report = load_from_run(monkeypatch, given, pretext)
+  alike = rows[0] == [0, 1]
+  assert same(params['fc8'], (given.params if alike else fresh)['fc8'])
+  assert report.endswith('(16/16 arrays)' if alike else 'fc8 new')
+
+
+@pytest.mark.parametrize(
+  ('kind', 'std', 'kept'),
+  [('tile', 61.0, True), ('channel', 61.0, True), ('mean', 58.0, True), ('mean', 61.0, False)],
+)
+def test_conv1_is_kept_where_tiles_are_prepared_by_their_own_figures(monkeypatch, kind, std, kept):
+  pretext = make_pretext()
+  theirs = inputs.InputRecord('rgb', (120.0, 110.0, 100.0), (1.0,) * 3, kind, 58.0)
+  pretext.input_record = inputs.InputRecord('rgb', (99.0, 98.0, 97.0), (1.0,) * 3, kind, std)
+  given = cases.draw(kind='cfn', side=3, stride=2, outputs=2, record=theirs, **SMALL)
+  _, params, _ = load_from_run(monkeypatch, given, pretext)
+  assert same(params['conv1'], given.params['conv1']) == kept
+
+
+def test_a_stacked_network_starts_from_a_run_of_its_own_kind(monkeypatch):
+  given = cases.draw(kind='cfn', side=3, stride=2, outputs=2, **SMALL).params
+  monkeypatch.setattr(checkpoints, 'read_params', lambda path: given)
+  pretext = types.SimpleNamespace(model=cfn.Stacked(num_classes=2))
+  fresh = cases.draw(kind='cfn', side=3, stride=2, seed=1, outputs=2, **SMALL).params
+  params, _ = initial.load_initial('runs/other', fresh, pretext)
+  assert all(same(params[name], given[name]) for name in fresh)

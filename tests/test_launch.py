@@ -18,9 +18,16 @@ LAUNCH = conftest.REPOSITORY / 'launch'
 SCRIPTS = {
   'local.sh': ['CONFIG', 'WORKDIR'],
   'slurm.sbatch': ['CONFIG', 'WORKDIR'],
+  'slurm_study.sbatch': ['STUDY', 'CONFIG', 'WORKDIR'],
   'tpu_pod.sh': ['TPU', 'ZONE', 'CONFIG', 'WORKDIR'],
 }
-VALUES = {'CONFIG': 'configs/cfn.py', 'WORKDIR': '/runs/a b', 'TPU': 'slice', 'ZONE': 'here-1'}
+VALUES = {
+  'STUDY': 'shortcuts',
+  'CONFIG': 'configs/cfn.py',
+  'WORKDIR': '/runs/a b',
+  'TPU': 'slice',
+  'ZONE': 'here-1',
+}
 
 
 def launch(script, *arguments, without=(), **variables):
@@ -41,7 +48,16 @@ def test_scripts_are_valid_shell(script):
   assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize('script', SCRIPTS)
+def test_each_task_of_an_array_takes_its_part_of_a_study():
+  options = {'SLURM_ARRAY_TASK_ID': '2', 'SLURM_ARRAY_TASK_COUNT': '4'}
+  result = launch('slurm_study.sbatch', '--dry-run', '--seeds=0,1', **options)
+  assert result.stdout == (
+    'python -m cfn_jax.study --study=shortcuts --config=configs/cfn.py --workdir=/runs/a b '
+    '--part=2/4 --seeds=0,1\n'
+  )
+
+
+@pytest.mark.parametrize('script', [name for name in SCRIPTS if name != 'slurm_study.sbatch'])
 def test_dry_run_prints_the_command_of_the_trainer(script):
   result = launch(script, '--dry-run', '--config.seed=3')
   assert result.returncode == 0, result.stderr

@@ -1,38 +1,16 @@
-"""Rows, the plateau warning, throughput."""
+"""Rows, throughput."""
 
 import json
-import math
 
 import pytest
 
 from cfn_jax.training import metrics
 
-CHANCE = math.log(100)
-
-
-def rows(losses, every=10):
-  return [{'step': every * (i + 1), 'train_loss': loss} for i, loss in enumerate(losses)]
-
-
-def warnings(losses, steps):
-  plateau = metrics.Plateau(CHANCE, steps)
-  return [row['step'] for row in rows(losses) if plateau.check(row)]
-
-
-def test_a_loss_that_stays_at_chance_is_warned_of_once():
-  at, above, below = CHANCE * 1.009, CHANCE * 1.02, CHANCE * 0.98
-  assert warnings([at] * 8, steps=50) == [50]
-  assert warnings([below] + [at] * 8, steps=50) == [60]
-  assert warnings([at, at, below, at, at, above, at], steps=30) == []
-  assert warnings([at] * 4 + [below] + [at] * 4, steps=30) == [30, 80]
-  assert warnings([at] * 50, steps=0) == []
-  assert 'chance (4.605)' in metrics.Plateau(CHANCE, 10).check(rows([at])[0])
-
 
 def test_a_writer_cuts_what_will_be_written_again_and_what_was_torn(tmp_path):
   path = tmp_path / 'metrics.jsonl'
   path.write_text('{"step": 10}\n{"step": 20}\n{"step": 30}\n{"st')
-  options = {'num_steps': 100, 'chance_loss': CHANCE, 'plateau_steps': 0}
+  options = {'num_steps': 100, 'notice': lambda row: ''}
   with metrics.Writer(tmp_path, start_step=20, **options) as writer:
     writer.write({'step': 30, 'train_loss': 1.5, 'val_loss': float('nan')})
   written = [json.loads(line) for line in path.read_text().splitlines()]

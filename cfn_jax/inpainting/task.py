@@ -219,6 +219,7 @@ def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task
     fingerprint=make_fingerprint(config, made),
     summary=summarize(config, made),
     chance_loss=made.chance,
+    chance_margin=0.01 * made.chance,  # an error, no cross-entropy
     write_files=write_files,
     pictures=fillings.make_pictures(
       made.training, made.holes, made.validation, made.judged(), made.fill, made.target, made.chance

@@ -1,14 +1,18 @@
 """Weights of another run, or of a file, as the start of a pretraining run (`init_from`).
 
 All of the trunk that the file holds is taken, and what fully connected layers fit; conv1 is adapted
-to how this run feeds it. Used by task.py for a run that begins at step 0.
+to how this run feeds it. fc8 is left out where its outputs stand for other permutations, so that a
+run with 1000 can start from one with 100. Used by task.py for a run that begins at step 0.
 """
 
+import dataclasses
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from cfn_jax.jigsaw import pretext as pretexts
-from cfn_jax.transfer import files, surgery
+from cfn_jax.models import cfn, inputs
+from cfn_jax.transfer import checkpoints, files, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 
@@ -20,21 +24,42 @@ def load_initial(
   Raises:
     WeightsError: it cannot be read; a layer of the trunk has other shapes; nothing fits.
   """
-  weights = files.load_weights(path)
-  if 'conv1' in weights.params:
-    weights = surgery.fold_input(weights, to=pretext.input_record)
-  layers = tuple(name for name in params if _is_taken(name, params, weights.params))
+  given, note = _read(path, pretext)
+  layers = tuple(name for name in params if _is_taken(name, params, given))
   if not layers:
     raise weights_lib.WeightsError(
-      f'init_from = {path}: none of its layers ({", ".join(weights.params)}) fits the network'
+      f'init_from = {path}: none of its layers ({", ".join(given)}) fits the network'
     )
   try:
-    merged, report = surgery.merge(params, weights.params, layers)
+    merged, report = surgery.merge(params, given, layers)
   except weights_lib.WeightsError as error:
     raise weights_lib.WeightsError(f'init_from = {path}: {error}') from error
+  return merged, f'{report}{note}'
+
+
+def _read(path: str, pretext: pretexts.Pretext) -> tuple[weights_lib.Params, str]:
+  """Returns the layers that a path holds, as this run feeds them, and what to say of them."""
+  if isinstance(pretext.model, cfn.Stacked):  # no weights file holds such a trunk: its own runs do
+    return checkpoints.read_params(pathlib.Path(path).expanduser()), ''
+  weights = files.load_weights(path)
+  theirs = weights.origin.get('permutations')
+  if theirs and theirs != pretext.questions.rows.tolist():
+    weights = weights.replace(
+      params={name: layer for name, layer in weights.params.items() if name != 'fc8'}
+    )
+  if 'conv1' in weights.params and not _is_fed_alike(weights.input, pretext.input_record):
+    weights = surgery.fold_input(weights, to=pretext.input_record)
   order = pretext.model.trunk.order
   note = '' if weights.order == order else f'; they were trained as {weights.order}, not {order}'
-  return merged, f'{report}{note}'
+  return weights.params, note
+
+
+def _is_fed_alike(theirs: inputs.InputRecord, ours: inputs.InputRecord) -> bool:
+  """Tells whether both prepare a tile alike: by its own figures, whatever stands in for those."""
+  own: dict[str, Any] = {'mean': ours.mean}
+  if ours.normalization != 'mean':
+    own['std'] = ours.std
+  return bool(ours.normalization) and dataclasses.replace(theirs, **own) == ours
 
 
 def _is_taken(name: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:

@@ -87,6 +87,7 @@ def make_questions(config: ml_collections.ConfigDict) -> questions.Questions:
     raise CfnError(
       f'model.permutations_per_pass = {k} times data.puzzles_per_image = '
       f'{config.data.puzzles_per_image}: from 1 to the {fixed or count} {asked.plural} of an image'
+      + (f' (permutations.fixed_per_image = {fixed})' if fixed else '')
     )
   return asked
 

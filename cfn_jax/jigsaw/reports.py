@@ -14,6 +14,11 @@ from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.models import alexnet
 from cfn_jax.training import metrics
 
+# What a plateau is compared with: sets up to this size leave chance within some thousand steps, at
+# this rate.
+EASY_SET = 100
+USUAL_RATE = 0.01
+
 
 def summarize(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext
@@ -93,6 +98,38 @@ def _describe_chance(name: str, asked: questions.Questions) -> tuple[str, str]:
   equal = math.isclose(asked.chance_loss, math.log(asked.classes))
   loss = f'{f"ln {asked.classes} = " if equal else ""}{asked.chance_loss:.3f}'
   return name, f'accuracy {asked.chance_accuracy:.2%}, loss {loss}'
+
+
+def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str:
+  """Returns why a run of this config may stay at chance, and what helps; the likeliest first."""
+  m, count = config.model, len(asked)
+  many = asked.name == 'jigsaw' and count > EASY_SET
+  most = min(8, config.permutations.fixed_per_image or count) if asked.name == 'jigsaw' else 1
+  causes = (
+    (
+      m.name == 'cfn' and m.permutations_per_pass < most,
+      f'model.permutations_per_pass = {m.permutations_per_pass} asks little of each image: {most} '
+      'leaves chance earlier',
+    ),
+    (
+      many and not config.init_from,
+      f'{count} permutations are hard from random weights: train with permutations.num = 100 first '
+      'and name that run as init_from',
+    ),
+    (
+      config.learning_rate < USUAL_RATE,
+      f'learning_rate = {config.learning_rate:g} is low: {USUAL_RATE:g} is usual',
+    ),
+    (
+      config.warmup_steps > config.plateau_warning_steps,
+      f'warmup_steps = {config.warmup_steps:,} still holds the rate down: fewer',
+    ),
+    (many and m.width < 0.5, f'model.width = {m.width:g} is narrow for that: 0.5 or more'),
+  )
+  found = [text for holds, text in causes if holds]
+  if not found:
+    return 'A larger learning_rate may start it, or a wider network.'
+  return f'Likely: {"; ".join(found)}.'
 
 
 def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path, what: str) -> None:

@@ -121,6 +121,7 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
     fingerprint=make_fingerprint(config, pretext),
     summary=reports.summarize(config, pretext),
     chance_loss=asked.chance_loss,
+    chance_advice=reports.advise(config, asked),
     write_files=write_files,
     pictures=run_pictures.make_pictures(pretext),
     pairs=config.puzzle.occluders > 0,

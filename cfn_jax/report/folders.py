@@ -15,6 +15,7 @@ PASSED_OVER = frozenset(
 )
 RUN_FILES = ('config.json', 'metrics.jsonl', 'checkpoints', 'run.lock')
 PAGE = 'report.html'  # what is written there
+STUDY = 'study.json'  # its workdir shows the study's table: its runs are workdirs of their own
 RESULTS, RESULT = 'results.json', 'result.json'
 
 
@@ -69,7 +70,7 @@ def walk(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, set[str]]]:
     except OSError:
       continue
     yield folder, {*found}
-    if depth:
+    if depth and STUDY not in found:
       inside = sorted(name for name, is_folder in found.items() if is_folder)
       left += [
         (folder / name, depth - 1)

@@ -30,6 +30,7 @@ TITLES = {
   'units': 'What units respond to',
   'bad_batch': 'The batch whose loss was not finite',
   'permutations': 'The permutation set',
+  'study': 'The figures of the study',
 }
 LEFT_OUT = ('curves.png',)  # drawn anew
 

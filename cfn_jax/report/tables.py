@@ -47,6 +47,10 @@ def tabulate(results: Mapping[str, Any]) -> list[Table]:
   published = results.get('published')
   if isinstance(published, Mapping) and published:
     tables.append(_tabulate_published(published))
+  verdicts = results.get('verdicts')
+  if isinstance(verdicts, Mapping):
+    rows_of = [[says, str(verdict)] for says, verdict in verdicts.items()]
+    tables.append(Table('What was expected', ['expected', 'verdict'], rows_of))
   return [table for table in tables if table.rows and len(table.columns) > 1]
 
 

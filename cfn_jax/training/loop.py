@@ -15,6 +15,7 @@ from cfn_jax.training import (
   distributed,
   finite,
   metrics,
+  plateau,
   profile,
   provenance,
   scoring,
@@ -167,8 +168,12 @@ def _open_writer(
     workdir,
     start_step=first,
     num_steps=config.num_steps,
-    chance_loss=task.chance_loss,
-    plateau_steps=config.plateau_warning_steps,
+    notice=plateau.Plateau(
+      task.chance_loss,
+      config.plateau_warning_steps,
+      margin=task.chance_margin or plateau.MARGIN,
+      advice=task.chance_advice,
+    ).check,
     enabled=jax.process_index() == 0,
   )
 

@@ -11,7 +11,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tqdm
@@ -28,7 +28,7 @@ class Writer:
     workdir: the run's folder.
     start_step: rows after this step are cut off: they will be written again.
     num_steps: the run's last step.
-    chance_loss, plateau_steps: see `Plateau`.
+    notice: takes each row in its turn; returns a warning, or ''.
     enabled: false on all hosts but the first.
   """
 
@@ -38,8 +38,7 @@ class Writer:
     *,
     start_step: int,
     num_steps: int,
-    chance_loss: float,
-    plateau_steps: int,
+    notice: Callable[[Mapping[str, Any]], str],
     enabled: bool = True,
   ) -> None:
     self._enabled = enabled
@@ -49,9 +48,9 @@ class Writer:
 
     self.path = workdir / 'metrics.jsonl'
     rows = [row for row in read_rows(self.path) if row['step'] <= start_step]
-    self._plateau = Plateau(chance_loss, plateau_steps)
+    self._notice = notice
     for row in rows:
-      self._plateau.check(row)
+      self._notice(row)
     text = ''.join(json.dumps(row) + '\n' for row in rows)
     partial = self.path.with_suffix('.partial')
     partial.write_text(text)
@@ -85,7 +84,7 @@ class Writer:
       if name != 'step' and isinstance(value, int | float) and math.isfinite(value):
         self._board.add_scalar(name, value, step)
     self._progress.show(row)
-    warning = self._plateau.check(row)
+    warning = self._notice(row)
     if warning:
       self._progress.say(warning)
 
@@ -98,36 +97,6 @@ class Writer:
     """Starts the clock of the time left, once `step` is done and everything is compiled."""
     if self._enabled:
       self._progress.begin(step)
-
-
-class Plateau:
-  """Notices a training loss that does not leave that of chance.
-
-  Args:
-    chance_loss: the loss of an untrained guess.
-    steps: how long the loss may stay within 1 % of it; 0: for ever.
-  """
-
-  def __init__(self, chance_loss: float, steps: int) -> None:
-    self._chance, self._steps = chance_loss, steps
-    self._since = 0
-    self._warned = False
-
-  def check(self, row: Mapping[str, Any]) -> str:
-    """Takes a row in its turn; returns a warning once, else ''."""
-    loss = row.get('train_loss')
-    if not isinstance(loss, float):
-      return ''
-    if abs(loss - self._chance) > 0.01 * self._chance:
-      self._since, self._warned = row['step'], False
-    elif self._steps and not self._warned and row['step'] - self._since >= self._steps:
-      self._warned = True
-      return (
-        f'warning: from step {self._since} to {row["step"]} the training loss stayed within 1 % of '
-        f'chance ({self._chance:.3f}): the network learns nothing yet. A larger learning_rate, '
-        'or another initialisation and scale of the input may start it.'
-      )
-    return ''
 
 
 class Progress:

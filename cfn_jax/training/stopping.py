@@ -37,6 +37,11 @@ class Terminated(KeyboardInterrupt):
   """A SIGTERM while no run notes it: it unwinds the program as Ctrl-C does."""
 
 
+def find_number(error: KeyboardInterrupt) -> signal.Signals:
+  """Returns the signal that an interrupt stands for."""
+  return signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+
+
 @contextlib.contextmanager
 def interrupted_by_sigterm(*, enabled: bool) -> Iterator[None]:
   """Makes SIGTERM raise `Terminated`, wherever no `Stopping` is entered.

@@ -65,7 +65,9 @@ class Task:
     examples: what a step goes through, for the throughput: name to number.
     fingerprint: what a resumed run must share with the run before it: name to value.
     summary: rows of the start-up summary: (what, value).
-    chance_loss: the loss of an untrained guess, for the plateau warning.
+    chance_loss: the loss of an untrained guess, for the plateau warning, see `plateau.Plateau`.
+    chance_margin: how far below it the loss has left it; 0: 0.1 bit of a cross-entropy.
+    chance_advice: why it may not, and what helps.
     write_files: (folder); writes what the run is made of beside its config, at each start, on every
       host.
     pairs: rows 2i and 2i + 1 of a batch belong together, and stay so in each part of it.
@@ -91,6 +93,8 @@ class Task:
   pictures: Mapping[str, Callable[..., None]]
   write_files: Callable[[pathlib.Path], None] = lambda workdir: None
   pairs: bool = False
+  chance_margin: float = 0.0
+  chance_advice: str = 'A larger learning_rate, or other initial values, may start it.'
   end_pictures: tuple[str, ...] = ()
   meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -1,0 +1,140 @@
+"""A study from its plan to its table: says what is left, runs it, and publishes what is there."""
+
+import json
+import pathlib
+import time
+from collections.abc import Sequence
+
+from cfn_jax import places, terminal
+from cfn_jax.report import page
+from cfn_jax.studies import declaration, disk, executions, records, runner, table
+from cfn_jax.training import provenance
+
+FILE = 'study.json'  # the declaration, as it was before the first run
+
+
+def conduct(
+  study: declaration.Study,
+  planned: Sequence[executions.Execution],
+  workdir: pathlib.Path,
+  *,
+  part: tuple[int, int] = (1, 1),
+  images_per_second: float = 0.0,
+  dry_run: bool = False,
+  report: bool = True,
+  command: str = '',
+  run_one: runner.RunOne = runner.run_process,
+) -> list[str]:
+  """Does what is left of a part of a study, and writes the table of all of it.
+
+  Returns the names of the executions of the part that failed.
+
+  Raises:
+    StudyError: a folder holds another run; the disk is too small.
+  """
+  states = {each.name: records.read_state(each, workdir) for each in planned}
+  mine = executions.split(planned, *part)
+  left: list[executions.Execution] = []
+  for each in mine:
+    # What tests a run that is made again tests it again; the evaluation itself knows same weights.
+    tests_again = not each.trains and any(each.start == other.name for other in left)
+    if states[each.name] != 'finished' or tests_again:
+      left.append(each)
+  told = disk.check(left, workdir)
+  rate, source = _find_rate(planned, workdir, images_per_second)
+  _show_plan(study, planned, mine, left, part=part, disk_use=told, rate=rate, source=source)
+  if dry_run:
+    return []
+  places.make_folder(workdir, '--workdir')
+  _keep_declaration(study, workdir)
+  begun = time.monotonic()
+
+  def measured(found: float) -> None:
+    if not rate:
+      terminal.say(
+        f'{found:,.0f} images a second: about {_clock(_count(left) / found)} for what was left, '
+        'by the first run; evaluations come on top'
+      )
+
+  if left:
+    runner.execute(
+      left,
+      workdir,
+      run_one=run_one,
+      measured=measured,
+      ended=lambda: table.write(study, planned, workdir, command),
+    )
+    terminal.say('', f'done in {_clock(time.monotonic() - begun)}')
+  table.publish(study, planned, workdir, command)
+  if report:
+    page.write_at_end(workdir)
+  terminal.say(f'everything is in {workdir}')
+  return [each.name for each in mine if records.read_failure(workdir / each.name)]
+
+
+def _find_rate(
+  planned: Sequence[executions.Execution], workdir: pathlib.Path, given: float
+) -> tuple[float, str]:
+  """Returns images a second and what says so; 0 where nothing does yet."""
+  if given:
+    return given, '--images-per-second'
+  for each in planned:
+    rate = records.read_rate(workdir / each.name) if each.trains else 0.0
+    if rate:
+      return rate, f'as {each.name} had'
+  return 0.0, 'measured in the first run'
+
+
+def _count(left: Sequence[executions.Execution]) -> int:
+  return sum(each.visits for each in left)
+
+
+def _show_plan(
+  study: declaration.Study,
+  planned: Sequence[executions.Execution],
+  mine: Sequence[executions.Execution],
+  left: Sequence[executions.Execution],
+  *,
+  part: tuple[int, int],
+  disk_use: str,
+  rate: float,
+  source: str,
+) -> None:
+  trained = [each for each in left if not each.evaluation]
+  steps = sum(each.config.num_steps for each in trained)
+  time_left = f'about {_clock(_count(left) / rate)}, {rate:,.0f} images a second ' if rate else ''
+  early = sum(each.stop_when_left for each in trained)
+  terminal.show_pairs(
+    [
+      ('study', study.title),
+      ('declared', f'{len(study.runs)} rows, {len(planned)} runs and evaluations'),
+      *([('part', f'{part[0]} of {part[1]}: {len(mine)} of them')] if part[1] > 1 else []),
+      ('left', f'{len(trained)} runs, {len(left) - len(trained)} evaluations'),
+      (
+        'steps',
+        f'{steps:,}, {_count(left):,} image visits'
+        + (f'; {early} runs end as soon as they leave chance' if early else ''),
+      ),
+      ('time', f'{time_left}({source}); evaluations come on top' if left else 'none'),
+      ('disk', disk_use),
+    ]
+  )
+  for each in left:
+    images = f'{each.visits:,} images' if each.visits else 'labelled or solved images'
+    terminal.say(f'  {each.name}: {images}' + (f', from {each.start}' if each.start else ''))
+
+
+def _keep_declaration(study: declaration.Study, workdir: pathlib.Path) -> None:
+  """Writes what is declared before the first run; says so where it was changed since."""
+  told = json.loads(json.dumps(study.describe()))
+  held = places.read_json(workdir / FILE).get('study')
+  if held is None:
+    begun = {'begun': time.time(), 'commit': provenance.find_commit(), 'study': told}
+    places.write_json(workdir / FILE, begun, indent=2)
+  elif held != told:
+    terminal.say(f'note: the study was changed since it began: {workdir / FILE} has it as it was')
+
+
+def _clock(seconds: float) -> str:
+  minutes = round(seconds / 60)
+  return f'{minutes // 60} h {minutes % 60:02d} min' if minutes >= 60 else f'{max(1, minutes)} min'

@@ -1,0 +1,62 @@
+"""What the checkpoints of a study take on the disk, against what is free there."""
+
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+import ml_collections
+
+from cfn_jax import fields
+from cfn_jax.models import alexnet, trunk
+from cfn_jax.studies import declaration, executions
+
+ARRAY_BYTES = 4  # of each parameter, and of what the solver keeps beside it
+
+
+def count_bytes(config: ml_collections.ConfigDict, parameters: int) -> int:
+  """Returns what the kept checkpoints of a run take."""
+  arrays = 2 + (config.solver == 'adamw') + (config.ema_decay > 0)
+  return ARRAY_BYTES * parameters * arrays * (config.keep_latest + config.keep_best)
+
+
+def count_tested(config: ml_collections.ConfigDict, trained: ml_collections.ConfigDict) -> int:
+  """Returns how many parameters the runs of an evaluation have, all together.
+
+  Those that train AlexNet on labels are counted; what others train is small.
+  """
+  values = fields.flatten(config)
+  if 'views.view_px' not in values or 'model.fc7_features' not in values:
+    return 0
+  m, px = config.model, config.views.view_px
+  network = alexnet.AlexNet(
+    num_classes=1000,
+    trunk=trunk.Trunk(stride=m.stride, width=trained.model.width),
+    fc6_features=m.fc6_features,
+    fc7_features=m.fc7_features,
+  )
+  runs = len(values.get('layers', (0,))) * (1 + values.get('baseline', False))
+  return runs * alexnet.count_parameters(alexnet.parameter_shapes(network, (1, px, px, 3)))
+
+
+def count_needed(left: Sequence[executions.Execution]) -> int:
+  """Returns what is still to be written: a save is whole before the one that it replaces goes."""
+  sizes = [each.checkpoint_bytes for each in left]
+  return sum(sizes) + max(sizes, default=0)
+
+
+def check(left: Sequence[executions.Execution], workdir: pathlib.Path) -> str:
+  """Returns a line on what checkpoints take and what is free.
+
+  Raises:
+    StudyError: there is too little.
+  """
+  needed = count_needed(left)
+  folder = next(path for path in (workdir, *workdir.parents) if path.is_dir())
+  free = shutil.disk_usage(folder).free
+  told = f'{needed / 1e9:,.2f} GB for checkpoints, {free / 1e9:,.2f} GB are free'
+  if needed > free:
+    raise declaration.StudyError(
+      f'{workdir}: too little disk: {told}; free some, name another --workdir, or take fewer runs '
+      '(--part, --seeds)'
+    )
+  return told

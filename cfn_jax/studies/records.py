@@ -1,0 +1,145 @@
+"""What is known of an execution from its folder: whether it is done, and its figures.
+
+`execution.json` says with which settings a folder was begun, and how that ended; `results.json`
+holds the figures: the evaluations write it themselves, for a training run it is written here out of
+`metrics.jsonl`. Figures are read from `results.json` alone.
+"""
+
+import pathlib
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cfn_jax import places
+from cfn_jax.evaluation import runs
+from cfn_jax.studies import declaration, executions
+from cfn_jax.training import metrics, plateau, provenance
+
+FILE = 'execution.json'
+RUN = 'run'  # the name of a training run's figures in its results.json
+LEFT_OUT = ('learning_rate', 'input_wait_fraction')  # of a row: they say nothing of what was found
+
+
+def read_state(execution: executions.Execution, workdir: pathlib.Path) -> str:
+  """Returns '' where nothing is done, else 'started', 'finished' or 'failed'.
+
+  Raises:
+    StudyError: the folder holds another run than the study declares.
+  """
+  folder = workdir / execution.name
+  held = places.read_json(folder / FILE)
+  if not held:
+    if (folder / 'config.json').exists() or (folder / runs.FILE).exists():
+      raise declaration.StudyError(
+        f'{folder} holds a run that no study began: take another --workdir'
+      )
+    return ''
+  before, now = held.get('settings'), execution.identity
+  before = before if isinstance(before, dict) else {}
+  if before != now:
+    differ = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    shown = [f'{name}: {before.get(name)!r:.60} then, {now.get(name)!r:.60} now' for name in differ]
+    raise declaration.StudyError(
+      f'{folder} holds a run with other settings: take another --workdir, or remove that folder;',
+      *(f'  {each}' for each in shown[:3]),
+      *([f'  and {len(shown) - 3} fields more'] if len(shown) > 3 else []),
+    )
+  state = str(held.get('state', ''))
+  return 'started' if state == 'finished' and not (folder / runs.FILE).is_file() else state
+
+
+def write_state(
+  execution: executions.Execution, workdir: pathlib.Path, state: str, message: str = ''
+) -> None:
+  """Says in its folder how an execution stands."""
+  folder = workdir / execution.name
+  folder.mkdir(parents=True, exist_ok=True)
+  value = {
+    'state': state,
+    'message': message,
+    'time': time.time(),
+    'settings': dict(execution.identity),
+  }
+  places.write_json(folder / FILE, value, indent=2)
+
+
+def read_failure(folder: pathlib.Path) -> str:
+  """Returns why an execution failed; '' where it did not."""
+  held = places.read_json(folder / FILE)
+  return str(held.get('message')) if held.get('state') == 'failed' else ''
+
+
+def write_figures(execution: executions.Execution, workdir: pathlib.Path) -> None:
+  """Writes the results.json of a training run that has ended."""
+  folder = workdir / execution.name
+  rows = metrics.read_rows(folder / 'metrics.jsonl')
+  found = {**measure(rows, execution), **execution.facts}
+  places.write_json(
+    folder / runs.FILE,
+    {
+      'task': execution.config.task,
+      'commit': provenance.find_commit(),
+      'command': shlex.join(['python', '-m', 'cfn_jax.main', *execution.command(workdir)]),
+      'seed': execution.seed,
+      'runs': {RUN: runs.make_plain(found)},
+      'config': execution.config.to_dict(),
+    },
+    indent=2,
+  )
+
+
+def measure(rows: Sequence[metrics.Row], execution: executions.Execution) -> dict[str, Any]:
+  """Returns the last figures of a run, and when it left chance: null where it has not."""
+  found: dict[str, Any] = {}
+  for row in rows:
+    found |= {
+      name: value
+      for name, value in row.items()
+      if name not in LEFT_OUT and not name.endswith('_per_second')
+    }
+  images, budget = execution.config.batch_size, execution.config.num_steps
+  left = has_left(rows, execution)
+  seconds = _count_seconds(rows, images)
+  found['left_step'] = left or None
+  found['left_images'] = left * images if left else None
+  found['left_seconds'] = seconds(left) if left else None
+  found['budget_step'], found['budget_images'] = budget, budget * images
+  found['budget_seconds'] = seconds(found.get('step', 0))
+  rates = [row['images_per_second'] for row in rows if row.get('images_per_second')]
+  found['images_per_second'] = sorted(rates)[len(rates) // 2] if rates else None
+  return found
+
+
+def has_left(rows: Sequence[metrics.Row], execution: executions.Execution) -> int:
+  """Returns the step at which a run left chance; 0: not yet."""
+  return plateau.find_left(rows, execution.facts['chance_loss'])
+
+
+def _count_seconds(rows: Sequence[metrics.Row], images: int) -> Any:
+  """Returns a function from a step to the seconds of training before it, by the throughput."""
+  course, before, total, waiting = [(0, 0.0)], 0, 0.0, 0
+  for row in rows:
+    if 'images_per_second' not in row:
+      continue
+    waiting += row['step'] - before  # the first steps, which are compiled, have no throughput
+    before = row['step']
+    if row['images_per_second']:
+      total += waiting * images / row['images_per_second']
+      waiting = 0
+    course.append((before, total))
+  return lambda step: max(spent for at, spent in course if at <= step)
+
+
+def read_figure(folder: pathlib.Path, path: Sequence[str]) -> Any:
+  """Returns what stands under a path in the `runs` of a results.json; None for nothing."""
+  value: Any = places.read_json(folder / runs.FILE).get('runs')
+  for name in path:
+    value = value.get(name) if isinstance(value, Mapping) else None
+  return value
+
+
+def read_rate(folder: pathlib.Path) -> float:
+  """Returns the images a second of a run that is finished; 0 where there is none."""
+  rate = read_figure(folder, (RUN, 'images_per_second'))
+  return float(rate) if isinstance(rate, int | float) else 0.0

@@ -1,0 +1,127 @@
+"""Runs a study: training runs that differ in a few fields, and what is expected of them.
+
+    python -m cfn_jax.study --study=shortcuts --config=configs/cfn.py:small \\
+        --workdir=studies/shortcuts --config.data.root=DIR [--part=1/4] [--dry-run]
+
+A study is one of `configs/studies/`, or a file of one's own; see docs/studies.md. The same command
+resumes it, between runs and inside them.
+"""
+
+import math
+import pathlib
+import re
+import shlex
+import sys
+
+from cfn_jax import environment  # noqa: F401  (before JAX)
+
+# isort: split
+import jax
+from absl import app, flags
+
+from cfn_jax import command, places, terminal
+from cfn_jax.errors import CfnError
+from cfn_jax.studies import conduct, declaration, plan
+from cfn_jax.training import stopping, store
+
+CONFIG = command.define_config()
+STUDY = flags.DEFINE_string(
+  'study', None, 'Name of a study that comes with the package, or FILE.py.'
+)
+WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the study; studies/<study> by default.')
+PART = flags.DEFINE_string(
+  'part', '1/1', 'i/n: runs the i-th of n parts, from 1; all parts share the workdir.'
+)
+SEEDS = flags.DEFINE_string('seeds', None, 'Seeds of all runs, such as 0,1; else those declared.')
+LABELLED = flags.DEFINE_string(
+  'labelled', None, 'Class folders for the evaluations that need labels; else the data of the runs.'
+)
+WITHOUT = flags.DEFINE_list('without', [], 'Evaluations that are left out, by name.')
+RATE = flags.DEFINE_float(
+  'images-per-second', None, 'Throughput for the estimate; else it is measured.', lower_bound=1e-3
+)
+DRY_RUN = flags.DEFINE_bool('dry-run', False, 'Prints the plan and runs nothing.')
+
+
+def main(arguments: list[str]) -> None:
+  """Reads the flags, plans the study, and runs what is left of it."""
+  with terminal.interruptible(), terminal.short_errors():
+    if arguments[1:]:
+      terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
+    command.quiet_libraries()
+    if not STUDY.value:
+      terminal.fail(
+        f'--study is needed: one of {", ".join(declaration.list_names())}, or a file FILE.py'
+      )
+    # The runs need the devices: this process, which only plans, must not hold them.
+    jax.config.update('jax_platforms', 'cpu')
+    try:
+      with stopping.interrupted_by_sigterm(enabled=True):
+        failed = run()
+    except KeyboardInterrupt as error:  # before, between or after runs
+      number = stopping.find_number(error)
+      terminal.say(f'{number.name}: stopped while no run was at work; the same command resumes')
+      sys.exit(128 + number)
+    except stopping.Stopped as stopped:
+      terminal.say(str(stopped))
+      sys.exit(stopped.code)
+    if failed:
+      terminal.say(f'failed: {", ".join(failed)}; the same command tries them again')
+      sys.exit(1)
+
+
+def run() -> list[str]:
+  """Plans the study and runs what is left; returns what failed."""
+  study = declaration.leave_out(declaration.load(str(STUDY.value)), WITHOUT.value)
+  config, text = CONFIG.value, command.config_text(CONFIG)
+  command.check_task(config, text, command.PRETEXTS)
+  if config.distributed.mode != 'off':
+    raise CfnError("distributed.mode: each run of a study has one host: 'off'; --part splits it")
+  workdir = places.resolve(WORKDIR.value or f'studies/{study.name}', '--workdir')
+  store.check_path(workdir)
+  labelled = str(places.resolve(LABELLED.value, '--labelled')) if LABELLED.value else ''
+  if labelled and not pathlib.Path(labelled).is_dir():
+    raise CfnError(f'--labelled={labelled}: there is no such folder')
+  part = _read_part(PART.value)
+  if RATE.value is not None and not math.isfinite(RATE.value):
+    raise CfnError(f'--images-per-second={RATE.value}: a finite number is needed')
+  planner = plan.Planner(
+    study,
+    config_text=text,
+    given=command.get_given(CONFIG),
+    workdir=workdir,
+    seeds=_read_seeds(SEEDS.value),
+    labelled_root=labelled,
+  )
+  return conduct.conduct(
+    study,
+    planner.plan(),
+    workdir,
+    part=part,
+    images_per_second=RATE.value or 0.0,
+    dry_run=DRY_RUN.value,
+    report=config.report,
+    command=shlex.join(['python', '-m', 'cfn_jax.study', *sys.argv[1:]]),
+  )
+
+
+def _read_part(text: str) -> tuple[int, int]:
+  found = re.fullmatch(r'(\d{1,6})/(\d{1,6})', text, re.ASCII)
+  part, parts = map(int, found.groups()) if found else (0, 0)
+  if not 1 <= part <= parts:
+    raise CfnError(f'--part={text}: i/n is needed, i from 1 to n, such as 1/4')
+  return part, parts
+
+
+def _read_seeds(text: str | None) -> tuple[int, ...]:
+  if text is None:
+    return ()
+  if not re.fullmatch(r'\d{1,18}(,\d{1,18})*', text, re.ASCII):
+    raise CfnError(f'--seeds={text}: whole numbers are needed, such as 0,1')
+  seeds = tuple(map(int, text.split(',')))
+  declaration.check_seeds('--seeds', seeds)
+  return seeds
+
+
+if __name__ == '__main__':
+  app.run(main, flags_parser=command.parse_flags)
