@@ -7,6 +7,7 @@ A study is one of `configs/studies/`, or a file of one's own; see docs/studies.m
 resumes it, between runs and inside them.
 """
 
+import functools
 import math
 import pathlib
 import re
@@ -17,6 +18,7 @@ from cfn_jax import environment  # noqa: F401  (before JAX)
 
 # isort: split
 import jax
+import ml_collections
 from absl import app, flags
 
 from cfn_jax import command, places, terminal
@@ -24,32 +26,31 @@ from cfn_jax.errors import CfnError
 from cfn_jax.studies import conduct, declaration, plan
 from cfn_jax.training import stopping, store
 
-CONFIG = command.define_config()
-STUDY = flags.DEFINE_string(
-  'study', None, 'Name of a study that comes with the package, or FILE.py.'
-)
-WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the study; studies/<study> by default.')
-PART = flags.DEFINE_string(
-  'part', '1/1', 'i/n: runs the i-th of n parts, from 1; all parts share the workdir.'
-)
-SEEDS = flags.DEFINE_string('seeds', None, 'Seeds of all runs, such as 0,1; else those declared.')
-LABELLED = flags.DEFINE_string(
-  'labelled', None, 'Class folders for the evaluations that need labels; else the data of the runs.'
-)
-WITHOUT = flags.DEFINE_list('without', [], 'Evaluations that are left out, by name.')
-RATE = flags.DEFINE_float(
-  'images-per-second', None, 'Throughput for the estimate; else it is measured.', lower_bound=1e-3
-)
-DRY_RUN = flags.DEFINE_bool('dry-run', False, 'Prints the plan and runs nothing.')
+
+def define_flags() -> flags.FlagHolder[ml_collections.ConfigDict]:
+  """Defines the flags; not at import, since `main` has some of the same names."""
+  holder = command.define_config()
+  text, named = flags.DEFINE_string, 'Name of a study that comes with the package, or FILE.py.'
+  text('study', None, named)
+  text('workdir', None, 'Folder of the study; studies/<study> by default.')
+  text('part', '1/1', 'i/n: runs the i-th of n parts, from 1; all parts share the workdir.')
+  text('seeds', None, 'Seeds of all runs, such as 0,1; else those declared.')
+  labelled = 'Class folders for the evaluations that need labels; else the data of the runs.'
+  text('labelled', None, labelled)
+  flags.DEFINE_list('without', [], 'Evaluations that are left out, by name.')
+  rate = 'Throughput for the estimate; else it is measured.'
+  flags.DEFINE_float('images-per-second', None, rate, lower_bound=1e-3)
+  flags.DEFINE_bool('dry-run', False, 'Prints the plan and runs nothing.')
+  return holder
 
 
-def main(arguments: list[str]) -> None:
+def main(holder: flags.FlagHolder[ml_collections.ConfigDict], arguments: list[str]) -> None:
   """Reads the flags, plans the study, and runs what is left of it."""
   with terminal.interruptible(), terminal.short_errors():
     if arguments[1:]:
       terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
     command.quiet_libraries()
-    if not STUDY.value:
+    if not flags.FLAGS.study:
       terminal.fail(
         f'--study is needed: one of {", ".join(declaration.list_names())}, or a file FILE.py'
       )
@@ -57,7 +58,7 @@ def main(arguments: list[str]) -> None:
     jax.config.update('jax_platforms', 'cpu')
     try:
       with stopping.interrupted_by_sigterm(enabled=True):
-        failed = run()
+        failed = run(holder)
     except KeyboardInterrupt as error:  # before, between or after runs
       number = stopping.find_number(error)
       terminal.say(f'{number.name}: stopped while no run was at work; the same command resumes')
@@ -70,27 +71,28 @@ def main(arguments: list[str]) -> None:
       sys.exit(1)
 
 
-def run() -> list[str]:
+def run(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> list[str]:
   """Plans the study and runs what is left; returns what failed."""
-  study = declaration.leave_out(declaration.load(str(STUDY.value)), WITHOUT.value)
-  config, text = CONFIG.value, command.config_text(CONFIG)
+  given = flags.FLAGS
+  study = declaration.leave_out(declaration.load(str(given.study)), given.without)
+  config, text, rate = holder.value, command.config_text(holder), given['images-per-second'].value
   command.check_task(config, text, command.PRETEXTS)
   if config.distributed.mode != 'off':
     raise CfnError("distributed.mode: each run of a study has one host: 'off'; --part splits it")
-  workdir = places.resolve(WORKDIR.value or f'studies/{study.name}', '--workdir')
+  workdir = places.resolve(given.workdir or f'studies/{study.name}', '--workdir')
   store.check_path(workdir)
-  labelled = str(places.resolve(LABELLED.value, '--labelled')) if LABELLED.value else ''
+  labelled = str(places.resolve(given.labelled, '--labelled')) if given.labelled else ''
   if labelled and not pathlib.Path(labelled).is_dir():
     raise CfnError(f'--labelled={labelled}: there is no such folder')
-  part = _read_part(PART.value)
-  if RATE.value is not None and not math.isfinite(RATE.value):
-    raise CfnError(f'--images-per-second={RATE.value}: a finite number is needed')
+  part = _read_part(given.part)
+  if rate is not None and not math.isfinite(rate):
+    raise CfnError(f'--images-per-second={rate}: a finite number is needed')
   planner = plan.Planner(
     study,
     config_text=text,
-    given=command.get_given(CONFIG),
+    given=command.get_given(holder),
     workdir=workdir,
-    seeds=_read_seeds(SEEDS.value),
+    seeds=_read_seeds(given.seeds),
     labelled_root=labelled,
   )
   return conduct.conduct(
@@ -98,8 +100,8 @@ def run() -> list[str]:
     planner.plan(),
     workdir,
     part=part,
-    images_per_second=RATE.value or 0.0,
-    dry_run=DRY_RUN.value,
+    images_per_second=rate or 0.0,
+    dry_run=bool(given['dry-run'].value),
     report=config.report,
     command=shlex.join(['python', '-m', 'cfn_jax.study', *sys.argv[1:]]),
   )
@@ -124,4 +126,4 @@ def _read_seeds(text: str | None) -> tuple[int, ...]:
 
 
 if __name__ == '__main__':
-  app.run(main, flags_parser=command.parse_flags)
+  app.run(functools.partial(main, define_flags()), flags_parser=command.parse_flags)
