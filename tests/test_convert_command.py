@@ -81,6 +81,7 @@ def test_a_run_becomes_a_caffe_alexnet_in_a_process_of_its_own(workdir, tmp_path
   assert cases.difference(network.forward('pool5'), wanted) < cases.TOLERANCE
 
 
+@pytest.mark.slow
 def test_every_format_gives_the_same_features(workdir, tmp_path):
   images, found = cases.images(1, 99), {}
   for to in ('npz', 'safetensors', 'caffe'):

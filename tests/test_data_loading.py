@@ -126,7 +126,8 @@ def photographs(tmp_path):
   return folder
 
 
-@pytest.mark.parametrize('workers', [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize('workers', [0, 2])
 def test_bad_images_stop_the_run_with_name_and_reason(photographs, tmp_path, workers):
   result = _run(photographs, tmp_path, f'--config.data.num_workers={workers}')
   assert result.returncode == 2

@@ -382,6 +382,7 @@ def test_exception_carries_the_name_of_the_record(workers):
     list(training(transform=fail_at_seven, num_workers=workers))
 
 
+@pytest.mark.slow
 def test_loader_processes_start_no_jax_backend_and_are_gone_after_closing():
   batches = training(stop=1000, transform=tell_process, num_workers=2)
   processes = set()
@@ -426,6 +427,7 @@ def start_script(tmp_path, *arguments):
   )
 
 
+@pytest.mark.slow
 def test_scripts_that_never_parsed_flags_load_with_and_without_processes(tmp_path):
   process = start_script(tmp_path)
   output, _ = process.communicate(timeout=120)

@@ -344,6 +344,7 @@ def holds_back_interrupts(pid):
   return bool(int(blocked, 16) >> (signal.SIGINT - 1) & 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not pathlib.Path('/proc/self/stat').exists(), reason='looks into /proc')
 @pytest.mark.parametrize('end', ['Ctrl-C', 'killed', 'worker killed'])
 def test_a_command_that_ends_early_leaves_no_process_and_can_be_given_again(tmp_path, end):

@@ -84,6 +84,7 @@ def run_frozen(folders, tmp_path, k=2, **fields):
   return before, checkpoints.read_checkpoint(tmp_path), plan, config
 
 
+@pytest.mark.slow
 def test_locked_layers_stay_bit_for_bit_and_all_others_move(folders, tmp_path):
   before, found, _, _ = run_frozen(folders, tmp_path, weight_decay=0.1)
   for layer, arrays in before.items():

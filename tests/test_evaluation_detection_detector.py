@@ -232,6 +232,7 @@ def test_of_each_class_as_many_boxes_stay_as_images_times_the_mean():
 # ---- several scales
 
 
+@pytest.mark.slow
 def test_a_test_at_five_scales_sees_each_region_as_a_test_at_its_scale_does(voc, monkeypatch):
   monkeypatch.setattr(transform, 'PYRAMID_PX', 45)  # images here are a fifth of usual ones
   scales = (48, 56, 64, 80, 96)

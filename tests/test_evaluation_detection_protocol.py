@@ -276,6 +276,7 @@ def test_loader_processes_have_room_for_batches_on_the_largest_canvas(voc, monke
   assert rooms[0] >= sizes[0] > 0 and rooms[1] >= sizes[1] > 0
 
 
+@pytest.mark.slow
 def test_predict_finds_what_the_test_found_and_names_damaged_images(
   finished, voc, tmp_path, capsys
 ):

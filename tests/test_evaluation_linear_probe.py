@@ -241,6 +241,7 @@ def folders(tmp_path_factory):
   return labelled_cases.make_class_folders(tmp_path_factory.mktemp('folders'))
 
 
+@pytest.mark.slow
 def test_a_probe_of_folders_gives_its_figures_again_without_training(
   folders, tmp_path, capsys, monkeypatch
 ):

@@ -107,6 +107,7 @@ def test_figures_are_those_of_the_masks_that_were_written(finished, voc):
     assert Image.open(workdir / name).size[0] > 300
 
 
+@pytest.mark.slow
 def test_masks_of_the_test_reach_no_answer(finished, voc, tmp_path):
   workdir, _, _ = finished
   other = tmp_path / 'other'

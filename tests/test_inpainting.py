@@ -228,6 +228,7 @@ def test_a_run_leaves_figures_and_pictures(trained):
   assert task.open_task(trained[0])(workdir) == {}  # it has ended
 
 
+@pytest.mark.slow
 def test_figures_do_not_depend_on_the_size_of_a_batch(trained, tmp_path):
   _, _, found = trained  # of two batches, the second half full
   again = task.open_task(make_config(eval_batch_size=6))(tmp_path)

@@ -99,6 +99,7 @@ def test_a_machine_is_measured_only_where_the_result_has_a_place(tmp_path):
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_machine_is_measured_into_one_file(tmp_path):
   folder = tmp_path / 'images'

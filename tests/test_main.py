@@ -162,7 +162,7 @@ BAD = {
   '--config.batch_siz=64': "did you mean 'batch_size'",
   '--config.puzzle.tyle_px=1': "did you mean 'puzzle.tile_px'",
   '--config.batch_size=many': 'many',
-  '--config=configs/cfn.py:tinny': "variant 'tinny' is unknown: one of release",
+  '--config=configs/cfn.py:tinny': "variant 'tinny' is unknown: one of fast, release",
   '--config=configs/nothing.py': "there is no file 'configs/nothing.py'; name one of alexnet",
   '--config.data.source=folder --config.data.root=/does/not/exist': '/does/not/exist',
   '--config.data.source=folder --config.data.root=EMPTY': 'EMPTY',
@@ -264,7 +264,11 @@ NAMES = ('price_$1_$x^{1', 'caf\udce9', 'a[b]:cat:', '猫', 'a\nb')
 
 
 @pytest.mark.parametrize(
-  'name', [' '.join(NAMES), *(pytest.param(name, marks=LONG) for name in NAMES)]
+  'name',
+  [
+    pytest.param(' '.join(NAMES), marks=pytest.mark.slow),
+    *(pytest.param(name, marks=LONG) for name in NAMES),
+  ],
 )
 def test_images_of_any_name_are_trained_on_and_drawn(name, tmp_path):
   from PIL import Image

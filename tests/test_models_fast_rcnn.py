@@ -163,9 +163,8 @@ def check_native(sizes, order, stride, factor=1.0, names=('conv5',)):
   assert max(moved) > 1e-2  # the cuts are needed
 
 
-@pytest.mark.parametrize(
-  ('order', 'stride'), [('caffenet', 4), pytest.param('alexnet', 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(('order', 'stride'), [('caffenet', 4), ('alexnet', 2)])
 def test_an_image_on_a_canvas_has_the_maps_of_the_image_alone(order, stride):
   names = ('conv1', 'norm1', 'pool1', 'conv2', 'pool2', 'norm2', 'conv3', 'conv4', 'conv5', 'pool5')
   check_native([(60, 90), (99, 63)], order, stride, names=names)

@@ -39,6 +39,7 @@ def golden(shared_root):
   return np.load(shared_root('golden/caffe_trunk_activations.npz'))
 
 
+@pytest.mark.slow
 def test_trunk_equals_caffe_in_every_geometry(golden):
   geometries = sorted({key.split('/')[0] for key in golden.files})
   assert len(geometries) == 7

@@ -260,7 +260,9 @@ def test_what_is_not_a_number_passes_through_a_maximum(form):
   assert found.tolist() == [[0, 1, 1, 0], [0, 2, 1, 0]]
 
 
-@pytest.mark.parametrize(('window', 'stride'), [(2, 2), (3, 1), (5, 2), (2, 3)])
+@pytest.mark.parametrize(
+  ('window', 'stride'), [(2, 2), (3, 1), pytest.param(5, 2, marks=pytest.mark.slow), (2, 3)]
+)
 def test_other_windows_and_strides_equal_lax(window, stride):
   x = distinct(0, 2, 11, 9, 3)
   g = np.round(4 * normal(1, *pooling.reference(x, window, stride, 0).shape))
@@ -273,6 +275,7 @@ def test_other_windows_and_strides_equal_lax(window, stride):
     assert (ours == theirs).all() and (back == expected).all()
 
 
+@pytest.mark.slow
 def test_the_order_of_bias_and_maximum_changes_no_value_and_no_gradient():
   """But for float32 values that a bias makes equal: then the CPU takes the first in its order."""
 
@@ -408,6 +411,7 @@ def test_each_form_is_as_near_to_float32_in_bfloat16_as_the_plain_one(form, std,
     assert 0 < error <= most * usual
 
 
+@pytest.mark.slow
 def test_the_places_of_maxima_are_those_of_lax_in_bfloat16():
   x = jnp.asarray(normal(0, 8, 13, 13, 16), jnp.bfloat16)
   g = jnp.round(4 * normal(1, 8, 6, 6, 16)).astype(jnp.bfloat16)  # whole: sums are exact

@@ -176,6 +176,7 @@ def test_drawn_text_is_no_formula(name):
   assert not is_math and text == names.printable(name)
 
 
+@pytest.mark.slow
 def test_pictures_take_any_name(tmp_path):
   tiles = np.zeros((9, 8, 8, 3), np.uint8)
   crop = np.zeros((24, 24, 3), np.uint8)

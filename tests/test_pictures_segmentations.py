@@ -88,6 +88,7 @@ def test_names_stand_in_their_regions_and_stay_in_the_picture(tmp_path, drawn):
   assert thin.truth[int(row), int(column)] == 1
 
 
+@pytest.mark.slow
 def test_any_number_of_classes_has_colours_of_its_own(tmp_path, drawn):
   many = [f'class number {number}' for number in range(255)]
   shown = [

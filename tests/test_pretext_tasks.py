@@ -35,7 +35,10 @@ SIZES = {
   'data.crops_per_photograph': 4,
   'data.val_crops_per_photograph': 4,
 }
-RIVALS = ('relative_position:tiny', 'rotation:tiny')
+RIVALS = (
+  'relative_position:tiny',
+  pytest.param('rotation:tiny', marks=pytest.mark.slow),
+)
 
 
 def make_config(name, **changes):
@@ -98,6 +101,7 @@ def test_a_run_leaves_its_questions_figures_and_pictures(trained):
     assert figures['val_all_pairs_count'] == 8 * 40
 
 
+@pytest.mark.slow
 def test_a_network_of_the_star_is_scored_on_the_star_and_on_all_pairs():
   star, every = (make_config('relative_position:tiny', pairs=pairs) for pairs in ('star', 'all'))
   every.model.permutations_per_pass = 40

@@ -162,9 +162,12 @@ def test_a_run_that_never_left_counts_as_later_where_that_is_known():
 # ---- the declaration
 
 
+LARGE = ('permutations', 'plateau')
+
+
 def mark_large(name):
   """Its sets of a thousand and its prunings take seconds."""
-  return pytest.param(name, marks=[pytest.mark.slow] if name == 'permutations' else [])
+  return pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else [])
 
 
 @pytest.mark.parametrize('name', [mark_large(name) for name in declaration.list_names()])

@@ -9,6 +9,7 @@ from test_training_step import make_config
 from cfn_jax.timing import precision, steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('k', [1, 3])
 def test_what_is_not_rounded_costs_nothing(k):
   config = make_config()

@@ -168,6 +168,7 @@ def test_locked_layers_get_no_gradient_and_keep_their_bits():
       assert same == (layer in locked), (layer, name)
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_are_compiled_once_each(tmp_path):
   c = make_config(num_steps=5, log_every_steps=2, eval_every_steps=2, checkpoint_every_steps=2)
   c.data.crops_per_photograph = c.data.val_crops_per_photograph = 10
