@@ -24,6 +24,7 @@ print(list(loading.run_over(range(4), make, loading.Loading(num_workers=1), byte
 """
 
 
+@pytest.mark.slow
 def test_a_program_without_a_main_guard_is_told_so(tmp_path):
   script = tmp_path / 'script.py'
   script.write_text(UNGUARDED)

@@ -171,7 +171,8 @@ def test_threads_and_read_ahead_change_nothing(threads, ahead):
   assert_same(list(training(num_threads=threads, read_ahead_batches=ahead)), list(training()))
 
 
-@pytest.mark.parametrize('workers', [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('workers', [2, 1])
 def test_loader_processes_change_nothing(workers):
   assert_same(list(training(num_workers=workers)), list(training()))
 

@@ -170,6 +170,7 @@ def test_the_same_command_again_trains_nothing(finished, monkeypatch):
 # ---- what may change detections, and what may not
 
 
+@pytest.mark.slow
 def test_detections_do_not_depend_on_where_the_test_objects_are(finished, voc, tmp_path):
   workdir, config = finished
   moved = detection_cases.move_boxes(voc, tmp_path / 'VOC2007')

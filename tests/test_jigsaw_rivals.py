@@ -176,6 +176,7 @@ def make_pretext(**changes):
   return config, pretexts.open_pretext(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('k', [1, 3])
 def test_replacing_a_feature_equals_replacing_the_tile(k):
   _, pretext = make_pretext(**{'model.permutations_per_pass': k})
@@ -213,6 +214,7 @@ def test_gradients_flow_to_the_example_that_lends_a_tile():
   assert gradient[..., 0].tolist() == [[1, 0, 1, 1], [0, 0, 1, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_pairs_of_examples_stay_together_in_the_parts_of_a_batch():
   config, pretext = make_pretext(batch_size=8)

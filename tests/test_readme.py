@@ -89,6 +89,7 @@ def test_the_default_workdir_is_named_after_the_config(tmp_path):
   assert (tmp_path / 'runs' / 'cfn-tiny' / 'metrics.jsonl').exists()
 
 
+@pytest.mark.slow
 def test_the_permutations_command_of_the_readme_runs(tmp_path):
   command = next(c for c in _commands('README.md') if 'cfn_jax.permutations' in c)
   words = [word.replace('perms', str(tmp_path / 'perms')) for word in shlex.split(command)[3:]]

@@ -226,6 +226,7 @@ def test_what_no_step_can_have_is_refused_before_the_compiler_is_asked(
   assert said in error and len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_missing_compiler_or_one_of_another_jax_is_one_line(capsys, monkeypatch):
   versions = {}
 

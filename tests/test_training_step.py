@@ -71,6 +71,7 @@ def plain():
   return train(make_config())
 
 
+@pytest.mark.slow
 def test_a_batch_in_parts_gives_the_step_of_the_whole_batch(plain):
   state, losses = train(make_config(accumulate_steps=4))
   assert losses == pytest.approx(plain[1], rel=1e-6)
@@ -100,6 +101,7 @@ def test_memory_for_time_changes_no_step(plain):
   assert distance(plain[0].params, state.params) < 1e-5
 
 
+@pytest.mark.slow
 def test_remat_keeps_no_maps_of_the_trunk():
   kept = []
   for remat in (False, True):
