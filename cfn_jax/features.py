@@ -8,8 +8,6 @@ listed in bad_images.tsv beside it. Views and pooling are those of nearest neigh
 that is not given is as in configs/knn.py, where it has the name in brackets.
 """
 
-import sys
-
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
 # isort: split
@@ -68,11 +66,8 @@ def main(argv: list[str] | None = None) -> None:
   images = places.local(flags.images, '--images')
   places.make_folder(out.parent, '--out')
   devices.check_platform()
-  try:
+  with stopping.ending():
     told = own_features.write(config, images, out)
-  except stopping.Stopped as stopped:
-    terminal.say(str(stopped))
-    sys.exit(stopped.code)
   terminal.answer(told)
 
 

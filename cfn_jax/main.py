@@ -5,7 +5,6 @@ Flags, devices, the workdir, and one call; what a task does stands elsewhere.
 
 import importlib
 import pathlib
-import sys
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
@@ -101,20 +100,14 @@ def main(arguments: list[str]) -> None:
   store.check_path(workdir)
   places.make_folder(workdir, '--workdir')
   start_devices(config)
-  try:
-    with (
-      stopping.interrupted_by_sigterm(enabled=config.distributed.mode == 'off'),
-      distributed.watch_peers(config.distributed.heartbeat_s),
-    ):
-      store.check(workdir)
-      run(config, workdir)
-  except KeyboardInterrupt as error:  # before a run began, or between two runs of an evaluation
-    number = stopping.find_number(error)
-    terminal.say(f'{number.name}: stopped while no run was training; the same command resumes')
-    sys.exit(128 + number)
-  except stopping.Stopped as stopped:
-    terminal.say(str(stopped))
-    sys.exit(stopped.code)
+  with (
+    # Before a run began, or between two runs of an evaluation.
+    stopping.ending('stopped while no run was training'),
+    stopping.interrupted_by_sigterm(enabled=config.distributed.mode == 'off'),
+    distributed.watch_peers(config.distributed.heartbeat_s),
+  ):
+    store.check(workdir)
+    run(config, workdir)
 
 
 if __name__ == '__main__':

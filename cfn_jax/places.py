@@ -62,6 +62,11 @@ def local(text: str | pathlib.Path, name: str = 'the path') -> pathlib.Path:
   return pathlib.Path(text).expanduser()
 
 
+def split(text: str, name: str) -> list[str]:
+  """Splits `PATH,PATH`; what is there under the whole text is one path, whatever its name holds."""
+  return [text] if local(text, name).exists() else text.split(',')
+
+
 def split_named(text: str, name: str) -> dict[str, str]:
   """Splits `NAME=PATH,NAME=PATH` into paths by name; one path alone has the name ''.
 
@@ -75,7 +80,7 @@ def split_named(text: str, name: str) -> dict[str, str]:
   """
   if not ({',', '='} & {*text}) or local(text, name).exists():
     return {'': text}
-  parts = text.split(',')
+  parts = split(text, name)
   found = [_NAMED.fullmatch(part.strip()) for part in parts]
   for part, match in zip(parts, found):
     if not match:

@@ -8,7 +8,6 @@ palette PNG; of both a picture of each image.
 """
 
 import importlib
-import sys
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
@@ -64,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
   devices.check_platform()
   config.eval_batch_size = flags.batch
   module = importlib.import_module(TASKS[config.task])
-  try:
+  with stopping.ending():
     told = module.predict(
       folder,
       config,
@@ -73,9 +72,6 @@ def main(argv: list[str] | None = None) -> None:
       out=out,
       **given,
     )
-  except stopping.Stopped as stopped:
-    terminal.say(str(stopped))
-    sys.exit(stopped.code)
   terminal.answer(told)
 
 

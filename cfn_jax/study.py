@@ -56,16 +56,9 @@ def main(holder: flags.FlagHolder[ml_collections.ConfigDict], arguments: list[st
       )
     # The runs need the devices: this process, which only plans, must not hold them.
     jax.config.update('jax_platforms', 'cpu')
-    try:
-      with stopping.interrupted_by_sigterm(enabled=True):
-        failed = run(holder)
-    except KeyboardInterrupt as error:  # before, between or after runs
-      number = stopping.find_number(error)
-      terminal.say(f'{number.name}: stopped while no run was at work; the same command resumes')
-      sys.exit(128 + number)
-    except stopping.Stopped as stopped:
-      terminal.say(str(stopped))
-      sys.exit(stopped.code)
+    idle = 'stopped while no run was at work'  # before, between or after runs
+    with stopping.ending(idle), stopping.interrupted_by_sigterm(enabled=True):
+      failed = run(holder)
     if failed:
       terminal.say(f'failed: {", ".join(failed)}; the same command tries them again')
       sys.exit(1)

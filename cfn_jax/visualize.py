@@ -27,7 +27,7 @@ from absl import app, flags
 
 from cfn_jax import arguments as command_lines
 from cfn_jax import command, places, terminal
-from cfn_jax.data import own_images, pipeline
+from cfn_jax.data import feed, folder, listing, pipeline
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation.frozen import responses, units
 from cfn_jax.jigsaw import pretext as pretexts
@@ -137,7 +137,7 @@ def draw_filters(argv: list[str]) -> None:
   given = parser.parse(argv)
   out = _check_out(given.out)
   shown = []
-  for path in given.weights.split(','):
+  for path in places.split(given.weights, '--weights'):
     weights = files.load_weights(path, step=given.step, collection=given.collection)
     shown.append(filters.Filters(path, surgery.see_filters(weights), weights.groups[1]))
   with _writing(out):
@@ -165,15 +165,18 @@ def draw_units(argv: list[str]) -> None:
   with weights_lib.named_errors(given.weights):
     cut = units.make_cut(weights, given.tiles, tile_px=given.tile_px, resize_px=given.short_side)
     chosen = units.read_choice(given.units, weights)
-  source, bad = own_images.open_decodable(places.local(given.images, '--images'))
-  reader = pipeline.Reader(source, seed=given.seed)
-  found = units.find_units(weights, reader, cut, chosen, batch_size=given.batch)
+  images = places.local(given.images, '--images')
+  source = folder.labelled(images, listing.list_images(images), ())
+  reader = pipeline.Reader(source, seed=given.seed, on_bad_image='skip')
+  fed = feed.Feed(reader, cut, pipeline.Loading(), given.batch)
+  fed.bad.open(out.parent)
+  found = units.find_units(weights, fed, chosen)
   with _writing(out):
     unit_pictures.draw_units(out, found.layers, title=f'{given.weights}: {found.describe()}')
   places.write_json(
     out.with_suffix('.json'), found.to_json() | {'weights': given.weights}, indent=1
   )
-  told = f'; {bad:,} could not be decoded' if bad else ''
+  told = fed.bad.describe()
   terminal.answer(f'{out} and {out.with_suffix(".json").name}: {found.describe()}{told}')
 
 
@@ -219,8 +222,7 @@ def write_report(argv: list[str]) -> None:
   add('--workdir', action='place', required=True, help='folders of runs, separated by commas')
   add('--out', action='place', help=f'page to write (of one workdir: WORKDIR/{folders.PAGE})')
   given = parser.parse(argv)
-  # A name that holds a comma is one folder where it is there.
-  parts = [given.workdir] if places.local(given.workdir).is_dir() else given.workdir.split(',')
+  parts = places.split(given.workdir, '--workdir')
   for part in parts:
     places.check({'--workdir': part}, given=True)
   named = {places.resolve(part, '--workdir'): places.local(part, '--workdir') for part in parts}

@@ -9,7 +9,9 @@ import transfer_cases
 from PIL import Image
 
 from cfn_jax import visualize
-from cfn_jax.data import own_images, pipeline
+from cfn_jax.data import feed as feeds
+from cfn_jax.data import folder as folders
+from cfn_jax.data import listing, pipeline
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation.frozen import responses, units
 from cfn_jax.models import figures
@@ -39,13 +41,19 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def reader(folder):
-  return pipeline.Reader(own_images.open_decodable(folder)[0], seed=3)
+  source = folders.labelled(folder, listing.list_images(folder), ())
+  return pipeline.Reader(source, seed=3, on_bad_image='skip')
+
+
+def measure(weights, reader, batch_size):
+  cut = units.make_cut(weights, TILES)
+  fed = feeds.Feed(reader, cut, pipeline.Loading(), batch_size)
+  return units.measure_responses(weights, fed)
 
 
 @pytest.fixture(scope='module')
 def measured(weights, reader):
-  cut = units.make_cut(weights, TILES)
-  return units.measure_responses(weights, reader, cut, batch_size=7)
+  return measure(weights, reader, batch_size=7)
 
 
 def feed(tiles):
@@ -107,7 +115,7 @@ def test_a_network_is_measured_as_brute_force_does(weights, reader, measured):
 
 
 def test_no_size_of_batch_changes_what_is_found(weights, reader, measured):
-  again = units.measure_responses(weights, reader, units.make_cut(weights, TILES), batch_size=20)
+  again = measure(weights, reader, batch_size=20)
   for name, found in measured.items():
     np.testing.assert_array_equal(again[name].best.record, found.best.record)
     np.testing.assert_allclose(again[name].mean(), found.mean(), rtol=1e-6)
@@ -222,8 +230,10 @@ def test_a_damaged_image_is_named_and_left_out(weights, folder, tmp_path, capsys
   arguments = [f'--weights={tmp_path / "w.npz"}', f'--images={images}', '--tiles=1']
   visualize.main(['units', *arguments, '--units=conv1:0', f'--out={tmp_path / "u.png"}'])
   found = capsys.readouterr()
-  assert 'of each of 19 images; 1 could not be decoded' in found.out
-  assert '07.png' in found.err + found.out
+  assert f'of each of 19 images; 1 could not be decoded, see {tmp_path}/bad_images.tsv' in found.out
+  assert '07.png' in (tmp_path / 'bad_images.tsv').read_text()
+  written = json.loads((tmp_path / 'u.json').read_text())['layers']['conv1'][0]
+  assert len({tile['image'] for tile in written['tiles']} - {'07.png'}) == 16
 
 
 def test_tiles_are_those_of_pretraining_else_the_paper_s():

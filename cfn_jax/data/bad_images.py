@@ -27,6 +27,11 @@ class BadImages:
     """Returns how many were skipped since the start."""
     return len(self._seen)
 
+  def describe(self) -> str:
+    """Returns the end of a sentence: how many were skipped, and where they are listed; or ''."""
+    where = f', see {self._path}' if self._path else ''
+    return f'; {len(self._seen):,} could not be decoded{where}' if self._seen else ''
+
   def open(self, workdir: pathlib.Path) -> None:
     """Names the folder of the list, and reads what an earlier start wrote there."""
     self._path = workdir / self._file

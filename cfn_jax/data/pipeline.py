@@ -6,15 +6,12 @@ generator keyed by (seed, p). What is made of an image is the transform's busine
 in; loading.py spreads the work over threads and processes. No JAX backend is started in here.
 """
 
-import concurrent.futures
 import dataclasses
-import os
 from collections.abc import Callable, Generator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from cfn_jax import terminal
 from cfn_jax.data import images, sources, streams
 from cfn_jax.data.loading import Loading, LoadingError, run_over
 from cfn_jax.errors import CfnError
@@ -34,7 +31,6 @@ Batch = dict[str, np.ndarray]
 
 IN_PROCESS = Loading()
 ON_BAD_IMAGE = ('fail', 'skip')
-NAMED = 5  # images named in an error
 REPLACEMENTS = 100  # records tried in the place of a bad one
 
 
@@ -102,34 +98,6 @@ class Reader:
       return record, record.data
     image = images.decode_image(record.data, name=record.name, min_side_px=self.min_side_px)
     return record, image
-
-  def find_faults(self) -> dict[int, str]:
-    """Decodes every record once; returns those that give no image, with their names and reasons."""
-
-    def find_fault(index: int) -> str:
-      try:
-        self.decode(index)
-      except images.BadImage as error:
-        return f'{self.locate(error.name)}: {error.reason}'
-      return ''
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-      found = pool.map(find_fault, range(len(self.source)))
-      bar = terminal.make_bar(found, total=len(self.source), desc='images', unit='image', delay=3)
-      return {index: fault for index, fault in enumerate(bar) if fault}
-
-  def check(self) -> None:
-    """Decodes every record once: what ends a run is then found before it begins.
-
-    Raises:
-      SourceError: names those that give no image.
-    """
-    if faults := [*self.find_faults().values()]:
-      more = f' (and {len(faults) - NAMED:,} more)' if len(faults) > NAMED else ''
-      raise sources.SourceError(
-        f'{len(faults):,} of {len(self.source):,} images cannot be decoded: '
-        f'{"; ".join(faults[:NAMED])}{more}; mend them, or take them off the list'
-      )
 
   def locate(self, name: str) -> str:
     """Returns a record's name with its folder, for messages: two records may share a name."""

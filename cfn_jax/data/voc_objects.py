@@ -10,6 +10,7 @@ import hashlib
 import pathlib
 from collections.abc import Sequence
 
+import ml_collections
 import numpy as np
 
 from cfn_jax import places
@@ -61,6 +62,22 @@ class Split:
       for array in (each.boxes, each.classes, each.difficult):
         digest.update(array.tobytes())
     return digest.hexdigest()[:32]
+
+
+def open_config(
+  data: ml_collections.ConfigDict, *, count_difficult: bool = False
+) -> tuple['Split', 'Split', tuple[str, ...]]:
+  """Opens what the section `data` of a config names; see `open_objects`."""
+  return open_objects(
+    root=data.root,
+    split=data.split,
+    val_root=data.val_root,
+    val_split=data.val_split,
+    val_fraction=data.val_fraction,
+    on_bad_box=data.on_bad_box,
+    allow_empty_classes=data.allow_empty_classes,
+    count_difficult=count_difficult,
+  )
 
 
 def open_objects(

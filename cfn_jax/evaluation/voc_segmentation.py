@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import ml_collections
 
 from cfn_jax import fields
-from cfn_jax.data import feed, mask_splits, pipeline, voc_masks
+from cfn_jax.data import faults, feed, mask_splits, pipeline, voc_masks
 from cfn_jax.evaluation import runs, scores, tables, trunks
 from cfn_jax.evaluation.finetuning import magic_init
 from cfn_jax.evaluation.segmentation import passes
@@ -86,7 +86,7 @@ def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
     chosen, allow_empty_classes=d.allow_empty_classes
   )
   for each in (training, testing):
-    pipeline.Reader(each.source, seed=config.seed).check()
+    faults.check(pipeline.Reader(each.source, seed=config.seed))
   return passes.Opened(training, testing, class_names)
 
 

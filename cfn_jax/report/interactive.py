@@ -62,7 +62,7 @@ def _pack(values: list[float]) -> Any:
 
 
 def _dress(plot: Any, models: Any) -> None:
-  """Gives a plot the looks of the page, on a light and a dark ground."""
+  """Draws a plot as the page looks, whether it is light or dark."""
   grey = charts.GREY
   plot.toolbar.logo = None
   plot.background_fill_alpha = plot.border_fill_alpha = 0

@@ -8,6 +8,7 @@ a second one ends the process at once, whatever it is doing. The loop asks betwe
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -16,6 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+
+from cfn_jax import terminal
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 AGREE_EVERY = 8  # calls between two agreements of several hosts: each waits for all of them
@@ -40,6 +43,26 @@ class Terminated(KeyboardInterrupt):
 def find_number(error: KeyboardInterrupt) -> signal.Signals:
   """Returns the signal that an interrupt stands for."""
   return signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+
+
+@contextlib.contextmanager
+def ending(idle: str = '') -> Iterator[None]:
+  """Ends the command where a signal stopped it: says what is kept, and exits as the signal asks.
+
+  Args:
+    idle: what a signal found that came while no run noted it; '': those go through.
+  """
+  try:
+    yield
+  except Stopped as stopped:
+    terminal.say(str(stopped))
+    sys.exit(stopped.code)
+  except KeyboardInterrupt as error:
+    if not idle:
+      raise
+    number = find_number(error)
+    terminal.say(f'{number.name}: {idle}; the same command resumes')
+    sys.exit(128 + number)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import dataclasses
 import ml_collections
 import numpy as np
 
-from cfn_jax.data import canvases, pipeline, proposals, voc_objects
+from cfn_jax.data import canvases, faults, pipeline, proposals, voc_objects
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation.detection import roles, transform
 
@@ -46,15 +46,7 @@ def open_data(config: ml_collections.ConfigDict) -> Opened:
     SourceError: what is wrong, where, and what would be right.
   """
   d = config.data
-  training, testing, class_names = voc_objects.open_objects(
-    root=d.root,
-    split=d.split,
-    val_root=d.val_root,
-    val_split=d.val_split,
-    val_fraction=d.val_fraction,
-    on_bad_box=d.on_bad_box,
-    allow_empty_classes=d.allow_empty_classes,
-  )
+  training, testing, class_names = voc_objects.open_config(config.data)
   one_list = not (d.val_root or d.val_split)
   if one_list and config.proposals.test:
     raise CfnError(
@@ -79,7 +71,7 @@ def open_data(config: ml_collections.ConfigDict) -> Opened:
     for which, images in (('train', training), ('test', testing))
   ]
   for each in opened:
-    each.reader.check()
+    faults.check(each.reader)
   return Opened(opened[0], opened[1], class_names)
 
 

@@ -76,16 +76,7 @@ def open_sides(config: ml_collections.ConfigDict) -> Opened:
 
 def _open_objects(config: ml_collections.ConfigDict, view_px: int) -> Opened:
   d, o = config.data, config.objects
-  gallery, queries, names = voc_objects.open_objects(
-    root=d.root,
-    split=d.split,
-    val_root=d.val_root,
-    val_split=d.val_split,
-    val_fraction=d.val_fraction,
-    on_bad_box=d.on_bad_box,
-    allow_empty_classes=d.allow_empty_classes,
-    count_difficult=True,
-  )
+  gallery, queries, names = voc_objects.open_config(d, count_difficult=True)
   sides = []
   for split, name in ((gallery, 'gallery'), (queries, 'queries')):
     source = voc_crops.ObjectSource(split, names, least_px=o.min_area_px, difficult=o.difficult)

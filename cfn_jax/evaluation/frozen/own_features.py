@@ -12,7 +12,7 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import fields, terminal
-from cfn_jax.data import bad_images, feed, folder, listing, pipeline, views
+from cfn_jax.data import feed, folder, listing, pipeline, views
 from cfn_jax.evaluation import labelled, trunks
 from cfn_jax.evaluation.frozen import feature_cache, feature_files, features, probing
 from cfn_jax.training import devices, stopping
@@ -78,6 +78,5 @@ def write(config: ml_collections.ConfigDict, images: pathlib.Path, out: pathlib.
       add(feature_files.Rows(names, classes, vectors))
       bar.update(min(batch_size, len(source) - shown))
       shown, width = shown + batch_size, vectors.shape[1]
-  bad = len(fed.bad)
-  told = f'; {bad:,} could not be decoded, see {out.parent / bad_images.FILE}' if bad else ''
-  return f'{len(source) - bad:,} images, {width:,} values each, in {out}{told}'
+  count = len(source) - len(fed.bad)
+  return f'{count:,} images, {width:,} values each, in {out}{fed.bad.describe()}'

@@ -67,22 +67,19 @@ def make_cut(
 
 
 def measure_responses(
-  weights: weights_lib.Weights, reader: pipeline.Reader, cut: CutTiles, *, batch_size: int
+  weights: weights_lib.Weights, fed: feed.Feed
 ) -> dict[str, responses.Responses]:
   """Shows the tiles of all images to a trunk; returns the responses of conv1 .. conv5, by layer.
 
   A unit's response to a tile is the mean of its map after the ReLU, the tile prepared as in
   pretraining.
 
+  Args:
+    fed: with `CutTiles`; an image that another one replaces counts nothing.
+
   Raises:
     WeightsError: the trunk is not whole.
-    CfnError: too few images.
   """
-  if len(reader.source) < responses.TOP:
-    raise CfnError(
-      f'{reader.source.root}: {len(reader.source)} images; a unit is shown by its best tiles of '
-      f'{responses.TOP} different ones'
-    )
   trunk = surgery.to_cfn_trunk(weights, stride=weights.stride)
   network = networks.make_network(trunk)
 
@@ -100,9 +97,8 @@ def measure_responses(
     name: responses.Responses(trunk.params[name]['kernel'].shape[-1])
     for name in figures.CONVOLUTIONS
   }
-  fed = feed.Feed(reader, cut, pipeline.Loading(), batch_size)
   params = jax.device_put(trunk.params)
-  bar = terminal.make_bar(total=len(reader.source), desc='images', unit='image')
+  bar = terminal.make_bar(total=len(fed.reader.source), desc='images', unit='image')
   with contextlib.closing(fed.evaluate()) as batches, bar:
     for batch in batches:
       found = jax.device_get(respond(params, batch['tiles']))
@@ -159,25 +155,35 @@ class Found:
 
 
 def find_units(
-  weights: weights_lib.Weights,
-  reader: pipeline.Reader,
-  cut: CutTiles,
-  chosen: Mapping[str, Sequence[int]],
-  *,
-  batch_size: int,
+  weights: weights_lib.Weights, fed: feed.Feed, chosen: Mapping[str, Sequence[int]]
 ) -> Found:
   """Measures the responses to the tiles of all images, and finds the best tiles of some units.
 
   Args:
+    fed: see `measure_responses`.
     chosen: units of each layer; none: six of each layer, picked by its `RULE`.
 
   Raises:
-    CfnError: see `measure_responses`; an image that can no longer be decoded.
+    CfnError: too few images; see `measure_responses`.
   """
-  measured = measure_responses(weights, reader, cut, batch_size=batch_size)
+  reader, cut = fed.reader, fed.transform
+  assert isinstance(cut, CutTiles)
+  count = len(reader.source)
+  _check_count(reader, count)
+  measured = measure_responses(weights, fed)
+  count -= len(fed.bad)
+  _check_count(reader, count)
   picked = chosen or {name: found.pick(responses.PICKED) for name, found in measured.items()}
   shown = show_units(weights, reader, cut, measured, picked)
-  return Found(shown, cut, len(reader.source), reader.seed, not chosen)
+  return Found(shown, cut, count, reader.seed, not chosen)
+
+
+def _check_count(reader: pipeline.Reader, count: int) -> None:
+  if count < responses.TOP:
+    raise CfnError(
+      f'{reader.source.root}: {count} images; a unit is shown by its best tiles of '
+      f'{responses.TOP} different ones'
+    )
 
 
 def show_units(
