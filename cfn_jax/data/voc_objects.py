@@ -65,17 +65,18 @@ class Split:
 
 
 def open_config(
-  data: ml_collections.ConfigDict, *, count_difficult: bool = False
-) -> tuple['Split', 'Split', tuple[str, ...]]:
+  config: ml_collections.ConfigDict, *, count_difficult: bool = False
+) -> tuple[Split, Split, tuple[str, ...]]:
   """Opens what the section `data` of a config names; see `open_objects`."""
+  d = config.data
   return open_objects(
-    root=data.root,
-    split=data.split,
-    val_root=data.val_root,
-    val_split=data.val_split,
-    val_fraction=data.val_fraction,
-    on_bad_box=data.on_bad_box,
-    allow_empty_classes=data.allow_empty_classes,
+    root=d.root,
+    split=d.split,
+    val_root=d.val_root,
+    val_split=d.val_split,
+    val_fraction=d.val_fraction,
+    on_bad_box=d.on_bad_box,
+    allow_empty_classes=d.allow_empty_classes,
     count_difficult=count_difficult,
   )
 

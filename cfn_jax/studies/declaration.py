@@ -116,7 +116,8 @@ def leave_out(study: Study, evaluations: Sequence[str]) -> Study:
 
 def list_names() -> list[str]:
   """Returns the names of the studies that come with the package."""
-  return sorted(file.stem for file in (config_files.find_folder() / 'studies').glob('*.py'))
+  files = sorted((config_files.find_folder() / 'studies').glob('*.py'))
+  return [file.stem for file in files if '\ndef get_study(' in file.read_text(encoding='utf8')]
 
 
 def load(text: str) -> Study:

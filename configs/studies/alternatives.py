@@ -8,6 +8,8 @@ several puzzles an image have as many fewer steps as a pass with them costs more
 
 from typing import Any
 
+from configs.studies import parts
+
 GAP = {'puzzle.crop_px': 111, 'puzzle.cell_px': 37}  # 37 - 32 px
 TWICE = {'puzzle.crop_px': 126, 'puzzle.cell_px': 42}  # 42 - 32 px
 WIDTH = 0.875  # of the 27-channel network
@@ -33,8 +35,7 @@ def get_study() -> dict[str, Any]:
       'solve': {'config': 'solve:small', 'fields': {'baseline': False}},
     },
     'figures': {
-      'accuracy': {'take': ('', 'val_accuracy'), 'unit': '%'},
-      'bits': {'take': ('', 'val_bits'), 'unit': 'bits'},
+      **parts.SOLVED,
       'left chance': {'take': ('', 'left_images'), 'unit': 'images'},
       'training less validation': {
         'take': ('', 'train_accuracy'),
@@ -64,37 +65,39 @@ def get_study() -> dict[str, Any]:
       },
       **{f'k{k}': {'fields': _pass(k)} for k in (2, 8, 24)},
     },
-    'claims': [
-      {
-        'says': 'Section 3: the network over stacked tiles relies on what depends on the gap: with '
-        'twice the gap it loses more than the CFN',
-        'figure': 'drop with twice the gap',
-        'higher': 'stacked',
-        'lower': 'k1',
-      },
-      {
-        'says': 'Section 4: one permutation an image lets the network learn absolute position',
-        'figure': 'share of position',
-        'higher': 'fixed1',
-        'lower': 'k1',
-      },
-      {
-        'says': 'Ours: with one fixed puzzle an image training runs ahead of validation',
-        'figure': 'training less validation',
-        'higher': 'fixed1',
-        'lower': 'k1',
-      },
-      *(
-        {
-          'says': f'Ours: at equal cost {k} puzzles an image solve more than one',
-          'figure': 'bits',
-          'higher': f'k{k}',
-          'lower': 'k1',
-        }
-        for k in (2, 8, 24)
-      ),
-    ],
+    'claims': _make_claims(),
   }
+
+
+def _make_claims() -> list[dict[str, Any]]:
+  """Builds the directions that are expected: the paper's, then our own."""
+  return [
+    parts.claim(
+      'Section 3: the network over stacked tiles relies on what depends on the gap: with twice the '
+      'gap it loses more than the CFN',
+      'drop with twice the gap',
+      'stacked',
+      'k1',
+    ),
+    parts.claim(
+      'Section 4: one permutation an image lets the network learn absolute position',
+      'share of position',
+      'fixed1',
+      'k1',
+    ),
+    parts.claim(
+      'Ours: with one fixed puzzle an image training runs ahead of validation',
+      'training less validation',
+      'fixed1',
+      'k1',
+    ),
+    *(
+      parts.claim(
+        f'Ours: at equal cost {k} puzzles an image solve more than one', 'bits', f'k{k}', 'k1'
+      )
+      for k in (2, 8, 24)
+    ),
+  ]
 
 
 def _pass(k: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ not its height.
 import itertools
 from typing import Any
 
-BOTH = (0, 1)  # seeds of the rows whose spread is measured
+from configs.studies import parts
 
 
 def get_study() -> dict[str, Any]:
@@ -25,19 +25,11 @@ def get_study() -> dict[str, Any]:
       'checkpoint_every_steps': 1_000,
       'permutations.ties': 'random',
     },
-    'evaluations': {
-      'frozen': {
-        'config': 'frozen_layers:small',
-        'fields': {'layers': (4, 5), 'baseline': False},
-      },
-    },
+    'evaluations': {'frozen': parts.FROZEN},
     'figures': {
-      'accuracy': {'take': ('', 'val_accuracy'), 'unit': '%'},
-      'bits': {'take': ('', 'val_bits'), 'unit': 'bits'},
-      'tiles': {'take': ('', 'val_tile_accuracy'), 'unit': '%'},
+      **parts.SOLVED,
       'tiles of a guess': {'take': ('', 'guess_tile_accuracy'), 'unit': '%'},
-      'conv4 locked': {'take': ('frozen', 'pretrained/conv4', 'val_accuracy'), 'unit': '%'},
-      'conv5 locked': {'take': ('frozen', 'pretrained/conv5', 'val_accuracy'), 'unit': '%'},
+      **parts.LOCKED,
     },
     'runs': _make_runs(),
     'claims': _make_claims(),
@@ -49,7 +41,7 @@ def _make_runs() -> dict[str, Any]:
   runs = {
     'n100': {
       'fields': {'permutations.num': 100},
-      'seeds': BOTH,
+      'seeds': parts.BOTH,
       'paper': {'accuracy': 88},
     }
   }
@@ -93,7 +85,7 @@ def _make_runs() -> dict[str, Any]:
 def _make_claims() -> list[dict[str, str]]:
   """Builds the directions that are expected: the paper's, then our own of codes."""
   claims = [
-    _claim(f'Table 4: {says}', higher, lower)
+    parts.claim(f'Table 4: {says}', 'accuracy', higher, lower)
     for says, higher, lower in (
       ('100 permutations are told apart better than 1000 (88 and 71 %)', 'n100', 'n1000_max'),
       ('of 1000, far ones better than middling ones (71 and 62 %)', 'n1000_max', 'n1000_mid'),
@@ -102,9 +94,10 @@ def _make_claims() -> list[dict[str, str]]:
   ]
   sizes = (100, 95, 85, 71, 35, 10, 7, 6)
   claims += [
-    _claim(
+    parts.claim(
       f'Table 4: the {fewer} permutations left at a larger minimum distance are told apart better '
       f'than {more}',
+      'accuracy',
       f'n{fewer}',
       f'n{more}',
     )
@@ -112,31 +105,28 @@ def _make_claims() -> list[dict[str, str]]:
   ]
   for figure in ('conv4 locked', 'conv5 locked'):
     claims += [
-      _claim(
+      parts.claim(
         'Table 4: 1000 permutations transfer better than 100 (detection 53.2 and 52.6)',
+        figure,
         'n1000_max',
         'n100',
-        figure,
       ),
-      _claim(
+      parts.claim(
         'Table 4: with 1000, far permutations transfer better than near ones (53.2 and 50.2)',
+        figure,
         'n1000_max',
         'n1000_min',
-        figure,
       ),
-      _claim(
-        'Table 4: 35 permutations transfer better than 10 (52.6 and 49.2)', 'n35', 'n10', figure
+      parts.claim(
+        'Table 4: 35 permutations transfer better than 10 (52.6 and 49.2)', figure, 'n35', 'n10'
       ),
     ]
   return claims + [
-    _claim(
+    parts.claim(
       f'Ours: a code of {num} is told apart better than a greedy set of {num}',
+      'accuracy',
       f'code{num}',
       f'greedy{num}',
     )
     for num in (72, 504)
   ]
-
-
-def _claim(says: str, higher: str, lower: str, figure: str = 'accuracy') -> dict[str, str]:
-  return {'says': says, 'figure': figure, 'higher': higher, 'lower': lower}

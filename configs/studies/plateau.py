@@ -8,6 +8,8 @@ nothing of how it begins.
 
 from typing import Any
 
+from configs.studies import parts
+
 BUDGET = 4_000  # steps in which a run may leave
 
 
@@ -65,5 +67,5 @@ def get_study() -> dict[str, Any]:
   }
 
 
-def _claim(says: str, higher: str, lower: str) -> dict[str, str]:
-  return {'says': f'Ours: {says}', 'figure': 'left, images', 'higher': higher, 'lower': lower}
+def _claim(says: str, higher: str, lower: str) -> dict[str, Any]:
+  return parts.claim(f'Ours: {says}', 'left, images', higher, lower)

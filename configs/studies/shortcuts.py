@@ -8,10 +8,11 @@ Table 5 lists jigsaw accuracy and detection; conv1..conv5 locked on class folder
 
 from typing import Any
 
+from configs.studies import parts
+
 NO_GAP = {'puzzle.crop_px': 96, 'puzzle.cell_px': 32}
 NO_NORMALIZATION = {'puzzle.normalization': 'global'}
 NO_SHIFT = {'puzzle.channel_shift_px': 0}
-BOTH = (0, 1)  # seeds of the rows whose spread is measured
 
 
 def get_study() -> dict[str, Any]:
@@ -24,22 +25,11 @@ def get_study() -> dict[str, Any]:
       'eval_every_steps': 1_000,
       'checkpoint_every_steps': 1_000,
     },
-    'evaluations': {
-      'frozen': {
-        'config': 'frozen_layers:small',
-        'fields': {'layers': (4, 5), 'baseline': False},
-      },
-    },
-    'figures': {
-      'accuracy': {'take': ('', 'val_accuracy'), 'unit': '%'},
-      'bits': {'take': ('', 'val_bits'), 'unit': 'bits'},
-      'tiles': {'take': ('', 'val_tile_accuracy'), 'unit': '%'},
-      'conv4 locked': {'take': ('frozen', 'pretrained/conv4', 'val_accuracy'), 'unit': '%'},
-      'conv5 locked': {'take': ('frozen', 'pretrained/conv5', 'val_accuracy'), 'unit': '%'},
-    },
+    'evaluations': {'frozen': parts.FROZEN},
+    'figures': {**parts.SOLVED, **parts.LOCKED},
     'runs': {
-      'all_on': _run({}, 88, BOTH),
-      'no_gap': _run(NO_GAP, 98, BOTH),
+      'all_on': _run({}, 88, parts.BOTH),
+      'no_gap': _run(NO_GAP, 98, parts.BOTH),
       'no_normalization': _run(NO_NORMALIZATION, 90),
       'no_shift': _run(NO_SHIFT, 89),
       'none': _run({**NO_GAP, **NO_NORMALIZATION, **NO_SHIFT}),
@@ -48,12 +38,12 @@ def get_study() -> dict[str, Any]:
       *_claims('no_gap', 'gaps', '98', '47.7'),
       *_claims('no_normalization', 'normalisation', '90', '43.5'),
       *_claims('no_shift', 'shifted channels', '89', '51.1'),
-      {
-        'says': 'Ours: without all three measures puzzles are solved more often than with them',
-        'figure': 'accuracy',
-        'higher': 'none',
-        'lower': 'all_on',
-      },
+      parts.claim(
+        'Ours: without all three measures puzzles are solved more often than with them',
+        'accuracy',
+        'none',
+        'all_on',
+      ),
     ],
   }
 
@@ -65,16 +55,16 @@ def _run(fields: dict[str, Any], paper: float = 0, seeds: tuple[int, ...] = (0,)
 
 def _claims(run: str, measure: str, accuracy: str, detection: str) -> list[dict[str, str]]:
   return [
-    {
-      'says': f'Table 5: without {measure} puzzles are solved more often ({accuracy} and 88 %)',
-      'figure': 'accuracy',
-      'higher': run,
-      'lower': 'all_on',
-    },
-    {
-      'says': f'Table 5: without {measure} features transfer less (detection {detection} and 52.6)',
-      'figure': 'conv5 locked',
-      'higher': 'all_on',
-      'lower': run,
-    },
+    parts.claim(
+      f'Table 5: without {measure} puzzles are solved more often ({accuracy} and 88 %)',
+      'accuracy',
+      run,
+      'all_on',
+    ),
+    parts.claim(
+      f'Table 5: without {measure} features transfer less (detection {detection} and 52.6)',
+      'conv5 locked',
+      'all_on',
+      run,
+    ),
   ]

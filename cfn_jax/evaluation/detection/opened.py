@@ -46,7 +46,7 @@ def open_data(config: ml_collections.ConfigDict) -> Opened:
     SourceError: what is wrong, where, and what would be right.
   """
   d = config.data
-  training, testing, class_names = voc_objects.open_config(config.data)
+  training, testing, class_names = voc_objects.open_config(config)
   one_list = not (d.val_root or d.val_split)
   if one_list and config.proposals.test:
     raise CfnError(

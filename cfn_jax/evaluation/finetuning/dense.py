@@ -76,8 +76,6 @@ def make_run(
       with places.replacing(workdir / LEFT_OUT) as path:
         path.write_text('\n'.join([*notes, '']), encoding='utf-8')
 
-  training, test = (_tell_canvases(each) for each in (feeds.training, feeds.final))
-  parameters = alexnet.count_parameters(made.shapes())
   names = list(made.class_names)
   task = tasks.Task(
     name=config.task,
@@ -92,13 +90,7 @@ def make_run(
       **fingerprint,
       'classes': names,
     },
-    summary=[
-      ('run', made.summarize(label)),
-      *told,
-      ('canvases', f'training {training}; test {test}; a program for each'),
-      ('network', f'{parameters:,} parameters, {len(names)} classes'),
-      *([('left out', f'{len(notes):,} boxes, masks or images, see {LEFT_OUT}')] if notes else []),
-    ],
+    summary=[('run', made.summarize(label)), *told, *_summarize(made, feeds, len(notes))],
     write_files=write_files,
     pictures={},
     meta={'network': made.describe(), 'class_names': names},
@@ -107,6 +99,17 @@ def make_run(
   final = tasks.RowEvaluation(feeds.final.evaluate, measure, judge.watch)
   settings = {'test images shown': feeds.final.limit, **settings}
   return runs.Run(name, task, {'': final}, settings, report=judge.report)
+
+
+def _summarize(made: Any, feeds: Feeds, notes: int) -> list[tuple[str, str]]:
+  """Returns what the start-up summary says of canvases and network, and of what was left out."""
+  training, test = (_tell_canvases(each) for each in (feeds.training, feeds.final))
+  parameters = alexnet.count_parameters(made.shapes())
+  return [
+    ('canvases', f'training {training}; test {test}; a program for each'),
+    ('network', f'{parameters:,} parameters, {len(made.class_names)} classes'),
+    *([('left out', f'{notes:,} boxes, masks or images, see {LEFT_OUT}')] if notes else []),
+  ]
 
 
 def _tell_canvases(fed: feed.Feed) -> str:

@@ -76,7 +76,7 @@ def open_sides(config: ml_collections.ConfigDict) -> Opened:
 
 def _open_objects(config: ml_collections.ConfigDict, view_px: int) -> Opened:
   d, o = config.data, config.objects
-  gallery, queries, names = voc_objects.open_config(d, count_difficult=True)
+  gallery, queries, names = voc_objects.open_config(config, count_difficult=True)
   sides = []
   for split, name in ((gallery, 'gallery'), (queries, 'queries')):
     source = voc_crops.ObjectSource(split, names, least_px=o.min_area_px, difficult=o.difficult)
