@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -147,6 +148,15 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     temporary.replace(path)
   finally:
     temporary.unlink(missing_ok=True)
+
+
+def make_plain(value: Any) -> Any:
+  """Returns figures as JSON holds them: one that is not a number becomes null."""
+  if isinstance(value, Mapping):
+    return {str(name): make_plain(each) for name, each in value.items()}
+  if isinstance(value, list | tuple):
+    return [make_plain(each) for each in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: pathlib.Path, value: Any, *, indent: int | None = None) -> None:

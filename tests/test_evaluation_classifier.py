@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from cfn_jax.evaluation import frozen_layers, labelled, runs, voc_classification
+from cfn_jax import places
+from cfn_jax.evaluation import frozen_layers, labelled, voc_classification
 from cfn_jax.evaluation.finetuning import classifier, magic_init, passes
 from cfn_jax.models import alexnet, figures, inputs, trunk
 from cfn_jax.training import devices, loop, scoring
@@ -221,7 +222,7 @@ def test_an_unknown_magic_init_is_refused():
 
 
 def test_results_hold_no_nan():
-  plain = runs.make_plain({'a': float('nan'), 'b': [1.0, float('inf')], 'c': {'d': 'x'}})
+  plain = places.make_plain({'a': float('nan'), 'b': [1.0, float('inf')], 'c': {'d': 'x'}})
   assert plain == {'a': None, 'b': [1.0, None], 'c': {'d': 'x'}}
 
 

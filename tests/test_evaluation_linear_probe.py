@@ -12,8 +12,9 @@ import sklearn.metrics
 import sklearn.model_selection
 import sklearn.svm
 
+from cfn_jax import places
 from cfn_jax.data import sources
-from cfn_jax.evaluation import linear_probe, runs
+from cfn_jax.evaluation import linear_probe
 from cfn_jax.evaluation.frozen import feature_cache, linear_task, probing, svm
 from cfn_jax.training import devices, loop, scoring
 from cfn_jax.transfer import checkpoints
@@ -162,7 +163,7 @@ def test_batch_size_and_devices_change_no_figure(tmp_path, multilabel):
       report=probing.detail,
     )
     figures = scoring.make_score(evaluation, mesh)(devices.replicate(params, mesh), lambda: False)
-    found.append(json.dumps(runs.make_plain(figures)))
+    found.append(json.dumps(places.make_plain(figures)))
     assert figures['val_count'] == 37
   assert found[0] == found[1] == found[2]
 

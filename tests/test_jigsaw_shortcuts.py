@@ -246,4 +246,4 @@ def test_verdicts_and_the_chance_of_tiles():
   rows = permutation_sets.make_permutations(30, method='mid')
   drawn = np.mean([(a == b).mean() for a in rows for b in rows])
   mean = permutation_sets.summarize(rows).mean_hamming
-  assert cues.guess_tiles(rows, mean) == pytest.approx(drawn)
+  assert cues.expect_tiles(rows, mean) == pytest.approx(drawn)

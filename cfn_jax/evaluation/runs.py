@@ -7,7 +7,6 @@ What an evaluation found is kept in `<workdir>/results.json`.
 import dataclasses
 import functools
 import json
-import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -173,19 +172,10 @@ def remember(
     return done
   if not jax.process_index():
     folder.mkdir(parents=True, exist_ok=True)
-  figures: Figures = make_plain(compute())
+  figures: Figures = places.make_plain(compute())
   if not jax.process_index():
     places.write_json(path, {'figures': figures, 'settings': wanted}, indent=2)
   return figures
-
-
-def make_plain(value: Any) -> Any:
-  """Returns figures as JSON holds them: one that is not a number becomes null."""
-  if isinstance(value, Mapping):
-    return {str(name): make_plain(each) for name, each in value.items()}
-  if isinstance(value, list | tuple):
-    return [make_plain(each) for each in value]
-  return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say(message: str) -> None:

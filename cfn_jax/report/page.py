@@ -214,21 +214,14 @@ def _collect_figures(
   """Returns the figures that the page offers as files: plain JSON."""
   runs = {run.name: run for workdir in workdirs for run in workdir.runs if run.rows}
   found: dict[str, Any] = {
-    'runs': {name: [_plain(run.rows[n]) for n in shown[name]] for name, run in runs.items()}
+    'runs': {
+      name: [places.make_plain(run.rows[n]) for n in shown[name]] for name, run in runs.items()
+    }
   }
   evaluations = {each.name: each for workdir in workdirs for each in workdir.evaluations}
   found['evaluations'] = {
-    name: _plain(each.recipe.results.get('runs'))
+    name: places.make_plain(each.recipe.results.get('runs'))
     for name, each in evaluations.items()
     if len(str(each.recipe.results.get('runs'))) <= MOST_RESULTS
   }
   return found
-
-
-def _plain(value: Any) -> Any:
-  """Returns a value as JSON has it: a number that is not finite becomes null."""
-  if isinstance(value, dict):
-    return {str(name): _plain(each) for name, each in value.items()}
-  if isinstance(value, list):
-    return [_plain(each) for each in value]
-  return None if isinstance(value, float) and not math.isfinite(value) else value

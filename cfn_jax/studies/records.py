@@ -8,11 +8,12 @@ holds the figures: the evaluations write it themselves, for a training run it is
 import pathlib
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cfn_jax import places
 from cfn_jax.evaluation import runs
+from cfn_jax.report import curves, files
 from cfn_jax.studies import declaration, executions
 from cfn_jax.training import metrics, plateau, provenance
 
@@ -82,7 +83,7 @@ def write_figures(execution: executions.Execution, workdir: pathlib.Path) -> Non
       'commit': provenance.find_commit(),
       'command': shlex.join(['python', '-m', 'cfn_jax.main', *execution.command(workdir)]),
       'seed': execution.seed,
-      'runs': {RUN: runs.make_plain(found)},
+      'runs': {RUN: places.make_plain(found)},
       'config': execution.config.to_dict(),
     },
     indent=2,
@@ -116,19 +117,12 @@ def has_left(rows: Sequence[metrics.Row], execution: executions.Execution) -> in
   return plateau.find_left(rows, execution.facts['chance_loss'])
 
 
-def _count_seconds(rows: Sequence[metrics.Row], images: int) -> Any:
-  """Returns a function from a step to the seconds of training before it, by the throughput."""
-  course, before, total, waiting = [(0, 0.0)], 0, 0.0, 0
-  for row in rows:
-    if 'images_per_second' not in row:
-      continue
-    waiting += row['step'] - before  # the first steps, which are compiled, have no throughput
-    before = row['step']
-    if row['images_per_second']:
-      total += waiting * images / row['images_per_second']
-      waiting = 0
-    course.append((before, total))
-  return lambda step: max(spent for at, spent in course if at <= step)
+def _count_seconds(rows: Sequence[metrics.Row], images: int) -> Callable[[int], float]:
+  """Returns a function from a step to the seconds of training before it, see `curves.place`."""
+  course = curves.place([files.figures(row) for row in rows], images)
+  return lambda step: max(
+    (3600 * at.get('hours', 0.0) for at in course if at['step'] <= step), default=0.0
+  )
 
 
 def read_figure(folder: pathlib.Path, path: Sequence[str]) -> Any:

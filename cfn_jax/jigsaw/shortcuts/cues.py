@@ -146,7 +146,7 @@ def choose_rows(tables: np.ndarray, asked: np.ndarray, rng: np.random.Generator)
   return chosen
 
 
-def guess_tiles(rows: np.ndarray, mean_distance: float) -> float:
+def expect_tiles(rows: np.ndarray, mean_distance: float) -> float:
   """Returns the share of tiles that a row drawn from the set gets right.
 
   (1 + (N - 1) (1 - d / T)) / N, d being the set's mean distance.

@@ -133,7 +133,7 @@ def measure(
     'asked_puzzles': count,
     'permutations': len(rows),
     'chance_accuracy': chance,
-    'chance_tile_accuracy': cues.guess_tiles(rows, summary.mean_hamming),
+    'chance_tile_accuracy': cues.expect_tiles(rows, summary.mean_hamming),
     'measures': [*find_measures(config)],
     'settings': [*settings],
     'cues': figures,
