@@ -45,7 +45,7 @@ class Enlarge(nn.Module):
   """A transposed convolution, 5 x 5 with stride 2: maps `[B, n, n, C]` to `[B, 2n - 1, 2n - 1, F]`.
 
   Computed as a 3 x 3 convolution to four maps, one for each of the four places of an output pixel
-  among the input's: with zeros between the pixels the gradient takes a CPU four times as long.
+  among the input's: with zeros between the pixels a CPU takes much longer, see docs/performance.md.
   The kernel `[5, 5, C, F]` is that of `nn.ConvTranspose` with padding 2.
   """
 
