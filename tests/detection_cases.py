@@ -10,6 +10,7 @@ from PIL import Image
 from cfn_jax import command
 from cfn_jax.data import proposal_files
 from cfn_jax.evaluation import trunks
+from cfn_jax.evaluation.detection import average_precision, devkit_files
 from cfn_jax.transfer import files, surgery
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -96,3 +97,21 @@ def save_proposals(path, boxes, split='val'):
   names = [f'{split}{index}' for index in range(len(boxes))]
   proposal_files.save(path, proposal_files.join(names, boxes))
   return path
+
+
+def read_devkit(folder, *, split, class_names, stems):
+  """Reads the devkit's files of each class: image, score, and a box whose pixels count from 1."""
+  found = []
+  for name in class_names:
+    path = folder / devkit_files.name_file(split, name)
+    text = path.read_text(encoding='utf8', errors='surrogateescape')
+    rows = [line.rsplit(maxsplit=5) for line in text.splitlines()]
+    numbers = np.array([row[1:] for row in rows], np.float64).reshape(-1, 5)
+    found.append(
+      average_precision.Detections(
+        np.array([stems.index(row[0]) for row in rows], np.int64),
+        numbers[:, 0].astype(np.float32),
+        (numbers[:, 1:] - 1).astype(np.float32),
+      )
+    )
+  return found

@@ -16,7 +16,7 @@ from cfn_jax import convert, predict
 from cfn_jax.data import pipeline, views
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import trunks, voc_detection
-from cfn_jax.evaluation.detection import average_precision, detector, devkit_files, opened
+from cfn_jax.evaluation.detection import average_precision, detector, opened
 from cfn_jax.evaluation.finetuning import magic_init
 from cfn_jax.training import devices, loop, scoring, step_folders
 from cfn_jax.transfer import checkpoints, files
@@ -88,7 +88,7 @@ def test_the_devkits_files_say_the_same_figures(finished, voc, run):
   workdir, config = finished
   figures = json.loads((workdir / 'results.json').read_text())['runs'][run]
   names = detection_cases.CLASSES
-  read = devkit_files.read_devkit(
+  read = detection_cases.read_devkit(
     workdir / run / 'detections', split='val', class_names=names, stems=STEMS
   )
   objects = opened.open_data(config).testing.images.objects

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cfn_jax import names, places
-from cfn_jax.data import text_lists
-from cfn_jax.data.record import SourceError
 from cfn_jax.evaluation.detection import average_precision
 
 _DIGITS = 9
@@ -58,44 +56,6 @@ def write_devkit(
     paths.append(folder / name_file(split, name))
     _write(paths[-1], lines)
   return paths
-
-
-def read_devkit(
-  folder: pathlib.Path, *, split: str, class_names: Sequence[str], stems: Sequence[str]
-) -> list[average_precision.Detections]:
-  """Reads what `write_devkit` wrote, or any program that keeps to the devkit's form.
-
-  Returns:
-    The detections of each class, in the order of its file; float32.
-
-  Raises:
-    SourceError: a file is missing, or a line says no detection of an image of the list.
-  """
-  places = {stem: place for place, stem in enumerate(stems)}
-  return [_read_class(folder / name_file(split, name), places) for name in class_names]
-
-
-def _read_class(path: pathlib.Path, places: dict[str, int]) -> average_precision.Detections:
-  images, rows = [], []
-  for number, line in enumerate(text_lists.read_lines(path), start=1):
-    if not line:
-      continue
-    stem, *words = line.rsplit(maxsplit=5)
-    try:
-      rows.append([float(word) for word in words])
-      complete = len(words) == 5
-    except ValueError:
-      complete = False
-    if not complete or stem not in places:
-      wrong = 'an image, a score and a box are expected' if stem in places else 'no such image'
-      raise SourceError(f'{path}, line {number}: {line[:60]!r}: {wrong}')
-    images.append(places[stem])
-  table = np.array(rows).reshape(-1, 5)
-  return average_precision.Detections(
-    np.array(images, np.int64),
-    table[:, 0].astype(np.float32),
-    (table[:, 1:] - 1).astype(np.float32),
-  )
 
 
 def write_json(

@@ -6,6 +6,7 @@ images -> features.py -> feature_files.py.
 
 import contextlib
 import pathlib
+from typing import Any
 
 import jax
 import ml_collections
@@ -45,15 +46,7 @@ def write(config: ml_collections.ConfigDict, images: pathlib.Path, out: pathlib.
   batch_size = -(-config.eval_batch_size // mesh.size) * mesh.size
   fed = feed.Feed(reader, transform, pipeline.Loading(), batch_size)
   fed.bad.open(out.parent)
-  about = {
-    'weights': trunk.origin['path'],
-    'arrays_sha256': trunk.origin.get('arrays_sha256', ''),
-    'stride': extractor.placed.stride,
-    'views': view.to_dict(),
-    'layer': layer,
-    'pooling': config.features.pooling,
-    'dimensions': config.features.dimensions,
-  }
+  about = _describe(config, trunk, extractor)
   compute = jax.jit(extractor.measure, out_shardings=devices.whole(mesh))
   params = devices.replicate(extractor.params(), mesh)
   shown = width = 0
@@ -80,3 +73,18 @@ def write(config: ml_collections.ConfigDict, images: pathlib.Path, out: pathlib.
       shown, width = shown + batch_size, vectors.shape[1]
   count = len(source) - len(fed.bad)
   return f'{count:,} images, {width:,} values each, in {out}{fed.bad.describe()}'
+
+
+def _describe(
+  config: ml_collections.ConfigDict, trunk: trunks.Trunk, extractor: features.Extractor
+) -> dict[str, Any]:
+  """Returns what stands in the file beside the vectors: of which weights, views and layer."""
+  return {
+    'weights': trunk.origin['path'],
+    'arrays_sha256': trunk.origin.get('arrays_sha256', ''),
+    'stride': extractor.placed.stride,
+    'views': config.views.to_dict(),
+    'layer': config.layers[0],
+    'pooling': config.features.pooling,
+    'dimensions': config.features.dimensions,
+  }
