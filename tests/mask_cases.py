@@ -1,6 +1,7 @@
-"""Folders of images with masks, in the layouts of VOC and of SBD."""
+"""Folders of images with masks, in the layouts of VOC and of SBD, and a segmentation of one."""
 
 import io
+import pathlib
 
 import numpy as np
 import scipy.io
@@ -8,8 +9,10 @@ import scipy.sparse
 import voc_cases
 from PIL import Image
 
+from cfn_jax import command
 from cfn_jax.data import mask_files
 
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = (80, 100)  # of the images of voc_cases
 
 
@@ -74,3 +77,16 @@ def make_sbd(root, **lists):
       write(root, f'dataset/cls/{stem}.mat', encode_mat(make_mask(*numbers)))
   (root / 'JPEGImages').rename(root / 'dataset' / 'img')
   return root
+
+
+def make_config(root, **fields):
+  """Loads the small variant at a size for a test; names of fields may hold dots."""
+  config = command.load_config(f'{REPOSITORY}/configs/voc12_segmentation.py:small')
+  config.update(weights='random', num_steps=2, batch_size=2, eval_batch_size=2, num_devices=1)
+  config.update(log_every_steps=1, warmup_steps=0, eval_every_steps=100, schedule='step')
+  config.update(checkpoint_every_steps=100)
+  config.data.root = str(root)
+  config.images.canvases = 1
+  config.model.update({'width': 0.05, 'fc6_features': 12, 'fc7_features': 12})
+  config.update_from_flattened_dict(fields)
+  return config

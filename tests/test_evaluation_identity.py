@@ -9,7 +9,9 @@ import importlib
 import json
 import shutil
 
+import detection_cases
 import labelled_cases
+import mask_cases
 import numpy as np
 import probe_cases
 import pytest
@@ -28,6 +30,8 @@ OTHER = {
   'compute_dtype': 'bfloat16',
   'features.dtype': 'float16',
   'features.pooling': 'max',
+  'images.longest_px': 106,
+  'images.scales_px': (65,),
   'input.mean': (120.0, 117.0, 104.0),
   'input.normalization': 'global',
   'magic_init': 'fresh',
@@ -45,6 +49,7 @@ OTHER = {
   'schedule': 'step',
   'solver': 'optax',
   'test.average': 'logits',
+  'test.scales_px': (65,),
   'trained': 'fc6-8',
   'views.crop': 'centre',
   'views.resize': 'squash',
@@ -76,6 +81,11 @@ def images(tmp_path_factory):
   labelled_cases.make_class_folders(root / 'others', train=7)
   labelled_cases.make_voc(root / 'voc')
   voc_cases.make_objects(root / 'objects')
+  detection_cases.make_voc(root / 'boxes')
+  shown = {f'image{k}': (0, 1, 2) for k in range(5)}
+  mask_cases.make_voc(
+    root / 'masks', train=shown, val={f'val_{k}': each for k, each in shown.items()}
+  )
   probe_cases.make_run(root / 'run', root / 'folders')
   drawn = trunks.draw_trunk('he', seed=5, width=0.1, order='caffenet').weights
   for name, changes in {
@@ -106,6 +116,11 @@ def make_config(name, images):
   if name == 'retrieval':
     root, objects = images / 'objects', {'objects.min_area_px': 1600, 'layers': ('pool5', 'conv4')}
     return probe_cases.make_config(name, root, weights=weights, **objects)
+  dense = {'weights': weights, 'baseline': False}
+  if name == 'voc07_detection':
+    return detection_cases.make_config(images / 'boxes', **dense)
+  if name == 'voc12_segmentation':
+    return mask_cases.make_config(images / 'masks', **dense)
   root = images / ('voc' if name == 'voc07_classification' else 'folders')
   config = labelled_cases.make_config(name, root)
   if name == 'alexnet_to_jigsaw':
@@ -153,6 +168,8 @@ def change(name, value):
 EVALUATIONS = (
   'frozen_layers',
   'voc07_classification',
+  'voc07_detection',
+  'voc12_segmentation',
   'recognition',
   'alexnet_to_jigsaw',
   'linear_probe',
@@ -188,7 +205,7 @@ def test_each_field_changes_the_identity_of_a_run_or_is_refused(
 @pytest.mark.parametrize('name', EVALUATIONS)
 def test_what_a_name_stands_for_changes_the_identity(name, images, monkeypatch, tmp_path):
   before = identify(make_config(name, images), monkeypatch, tmp_path)
-  folders = name not in ('voc07_classification', 'svm', 'solve', 'retrieval')
+  folders = not name.startswith('voc') and name not in ('svm', 'solve', 'retrieval')
   weights = name not in ('recognition', 'solve')
   others = [str(images / f'other_{what}.npz') for what in ('record', 'order', 'padding')]
   changes = [
@@ -236,6 +253,7 @@ def test_other_images_of_the_same_names_change_the_identity(name, images, monkey
 def test_nothing_that_a_network_or_a_solver_is_made_of_is_left_out():
   sections = {'model', 'puzzle', 'views', 'input', 'test', 'probe', 'solve', 'svm.costs'}
   left = identity.SPREAD | identity.NAMED
+  left -= {'test.watched_images'}  # of evaluations during training
   assert not {field for field in left if sections & {field, field.partition('.')[0]}}
   for field in ('seed', 'learning_rate', 'batch_size', 'matmul_precision', 'data.on_bad_image'):
     assert field not in left

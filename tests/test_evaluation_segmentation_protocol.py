@@ -9,11 +9,12 @@ import shutil
 import detection_cases
 import jax
 import jax.numpy as jnp
+import mask_cases
 import numpy as np
 import pytest
 from PIL import Image
 
-from cfn_jax import command, predict
+from cfn_jax import predict
 from cfn_jax.data import mask_files
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import trunks, voc_segmentation
@@ -60,21 +61,9 @@ def voc(tmp_path_factory):
   return root
 
 
-def make_config(root, **fields):
-  config = command.load_config(f'{REPOSITORY}/configs/voc12_segmentation.py:small')
-  config.update(weights='random', num_steps=2, batch_size=2, eval_batch_size=2, num_devices=1)
-  config.update(log_every_steps=1, warmup_steps=0, eval_every_steps=100, schedule='step')
-  config.update(checkpoint_every_steps=100)
-  config.data.root = str(root)
-  config.images.canvases = 1
-  config.model.update({'width': 0.05, 'fc6_features': 12, 'fc7_features': 12})
-  config.update_from_flattened_dict(fields)
-  return config
-
-
 @pytest.fixture(scope='module')
 def finished(voc, tmp_path_factory):
-  config = make_config(voc)
+  config = mask_cases.make_config(voc)
   workdir = tmp_path_factory.mktemp('run')
   return workdir, config, voc_segmentation.open_task(config)(workdir)
 
@@ -115,7 +104,7 @@ def test_masks_of_the_test_reach_no_answer(finished, voc, tmp_path):
   rng = np.random.default_rng(7)
   for index, (height, width) in enumerate(SIZES):
     write_mask(other, f'val{index}', draw_mask(rng, height, width)[::-1].copy())
-  voc_segmentation.open_task(make_config(other))(tmp_path / 'run')
+  voc_segmentation.open_task(mask_cases.make_config(other))(tmp_path / 'run')
   before, after = read_masks(workdir), read_masks(tmp_path / 'run')
   for stem, answer in before.items():
     np.testing.assert_array_equal(after[stem], answer)
@@ -125,7 +114,7 @@ def test_masks_of_the_test_reach_no_answer(finished, voc, tmp_path):
 def test_figures_depend_on_no_batch_size_and_no_number_of_devices(finished, voc):
   config = finished[1]
   for fields in ({'eval_batch_size': 3}, {'eval_batch_size': 2, 'num_devices': 2}):
-    other = make_config(voc, **fields)
+    other = mask_cases.make_config(voc, **fields)
     run = voc_segmentation.make_plan(other).runs[0]
     params = run.task.init(0)
     plain = voc_segmentation.make_plan(config).runs[0]
@@ -185,7 +174,7 @@ def test_pixels_of_a_class_are_counted_exactly_beyond_what_a_float_counts():
 
 def test_a_gradient_reaches_each_layer_though_scores_start_at_zero(voc):
   """By it magic_init calibrates layers."""
-  config = make_config(voc)
+  config = mask_cases.make_config(voc)
   trunk = trunks.draw_trunk('he', seed=0, width=0.05, order='caffenet')
   made = segmenter.make_segmenter(config, CLASSES, trunk, drawn=True)
   images = np.random.default_rng(0).integers(0, 255, (2, 32, 32, 3), dtype=np.uint8)
@@ -194,7 +183,7 @@ def test_a_gradient_reaches_each_layer_though_scores_start_at_zero(voc):
 
 
 def test_only_the_scores_biases_are_biases_to_the_solver(voc):
-  task = voc_segmentation.make_plan(make_config(voc, locked_convolutions=2)).runs[0].task
+  task = voc_segmentation.make_plan(mask_cases.make_config(voc, locked_convolutions=2)).runs[0].task
   params = task.init(0)
   assert not np.any(params['score_fr']['kernel']) and not np.any(params['score_fr']['bias'])
   labels = task.labels(params)
@@ -204,7 +193,7 @@ def test_only_the_scores_biases_are_biases_to_the_solver(voc):
 
 
 def test_a_batch_is_a_function_of_the_seed_and_its_step(voc):
-  task = voc_segmentation.make_plan(make_config(voc)).runs[0].task
+  task = voc_segmentation.make_plan(mask_cases.make_config(voc)).runs[0].task
   batches = list(task.train_batches(0, 5))
   (fourth,) = task.train_batches(3, 4)
   for name, rows in fourth.items():
@@ -258,7 +247,7 @@ def test_predict_writes_the_masks_of_the_test_again(finished, voc, tmp_path, cap
 )
 def test_bad_input_is_named_before_any_training(voc, fields, message):
   with pytest.raises(CfnError) as error:
-    voc_segmentation.make_plan(make_config(voc, **fields))
+    voc_segmentation.make_plan(mask_cases.make_config(voc, **fields))
   assert message in str(error.value)
   assert len(str(error.value).splitlines()) <= 5
 
@@ -273,13 +262,13 @@ def spoil(root, folder):
 
 def test_an_image_that_cannot_be_decoded_is_named_before_any_training(voc, tmp_path):
   with pytest.raises(CfnError, match=r'1 of 4 images cannot be decoded: \S*val1\.png: .*mend'):
-    voc_segmentation.make_plan(make_config(spoil(voc, tmp_path / 'x')))
+    voc_segmentation.make_plan(mask_cases.make_config(spoil(voc, tmp_path / 'x')))
 
 
 @pytest.mark.parametrize('stem', ['train0', 'val0'])
 def test_another_mask_is_another_run(voc, tmp_path, stem):
   shutil.copytree(voc, tmp_path / 'x')
-  config = make_config(tmp_path / 'x')
+  config = mask_cases.make_config(tmp_path / 'x')
   before = voc_segmentation.make_plan(config).runs[0].task.fingerprint
   assert before == voc_segmentation.make_plan(config).runs[0].task.fingerprint
   write_mask(tmp_path / 'x', stem, draw_mask(np.random.default_rng(5), *SIZES[0]))
@@ -291,12 +280,12 @@ def test_a_list_that_names_an_image_twice_is_refused(voc, tmp_path):
   with (tmp_path / 'x/ImageSets/Segmentation/val.txt').open('a') as file:
     file.write('\nval0\n')
   with pytest.raises(CfnError, match=r'val\.txt names 1 of its 4 images more than once'):
-    voc_segmentation.make_plan(make_config(tmp_path / 'x'))
+    voc_segmentation.make_plan(mask_cases.make_config(tmp_path / 'x'))
 
 
 def test_fc6_and_fc7_of_an_alexnet_are_taken_as_they_are(voc, tmp_path):
   path = detection_cases.save_alexnet(tmp_path / 'alexnet.npz')
-  plan = voc_segmentation.make_plan(make_config(voc, weights=str(path)))
+  plan = voc_segmentation.make_plan(mask_cases.make_config(voc, weights=str(path)))
   given, drawn = (run.task.init(0) for run in plan.runs)
   with np.load(path, allow_pickle=False) as held:
     names = [name for name in held.files if 'fc6' in name and 'kernel' in name]

@@ -42,6 +42,7 @@ SPREAD = frozenset(
     'retrieval.block_rows',
     'start_over',
     'svm.num_threads',
+    'test.watched_images',
   }
 )
 # Names of what is tested: its content is part of the identity of each run, see the tasks.
