@@ -1,11 +1,13 @@
 """FCN-AlexNet-32s: golden values, its enlargement, native sizes on one canvas."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cfn_jax.models import fcn, layers, trunk
+from cfn_jax.models import fcn, layers, trunk, upsampling
 from tests.test_models_golden import _golden_parameters
 
 MEAN = np.array([104.00699, 116.66877, 122.67892], 'f4')
@@ -61,10 +63,14 @@ def test_the_enlargement_is_a_transposed_convolution(stride, kernel_px, crop_px)
       np.outer(triangle, triangle)[..., None] * maps[0, row, column]
     )
   wanted = whole[crop_px : crop_px + 20, crop_px : crop_px + 30]
-  found = layers.upsample_bilinear(
-    jnp.asarray(maps), wanted.shape[:2], stride=stride, kernel_px=kernel_px, crop_px=crop_px
-  )
-  np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+  settings = {'stride': stride, 'kernel_px': kernel_px, 'crop_px': crop_px}
+  for form in (layers.upsample_bilinear, upsampling.by_products, upsampling.by_blends):
+    enlarge = functools.partial(form, sides=wanted.shape[:2], **settings)
+    found, pull = jax.vjp(enlarge, jnp.asarray(maps))
+    np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+    (gradient,) = pull(2 * found)
+    # The enlargement is linear: the gradient of its squared sum, times the maps, is twice that.
+    assert np.vdot(gradient, maps) == pytest.approx(2 * np.vdot(found, found), rel=1e-5)
 
 
 def test_sides_of_the_score_are_those_of_the_published_network():

@@ -12,10 +12,9 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from cfn_jax.models import convolutions, figures, pooling, response_norm, roi_pooling
+from cfn_jax.models import convolutions, figures, pooling, response_norm, roi_pooling, upsampling
 
 Array = jax.Array
 Convolve = Callable[[Array, Array, int, int], Array]
@@ -35,6 +34,8 @@ Pool = Callable[[Array, int, int, int], Array]
 #   axes at once, or the bias last. A GPU moves 10.7 GB in a step by axes, 8.3 GB at once.
 # LRN: shifted sums; on a CPU 6 ms, by lax.reduce_window 12. A TPU shifts channels slowly and
 #   multiplies fast. A GPU waits for memory, and computes the scale again rather than keep it.
+# Enlargement: products; on a CPU 0.22 s for four maps of scores with their gradient, by blends
+#   0.34. XLA 0.10 finds no tiling on a GPU for products of so few terms.
 
 
 def convolution(x: Array, kernel: Array, *, stride: int, padding: int, groups: int) -> Array:
@@ -155,24 +156,22 @@ def upsample_bilinear(
   """Enlarges maps `[B, h, w, C]` to `[B, H, W, C]`, with the same fixed kernel for each channel.
 
   It equals Caffe's deconvolution by the product of two triangles, cut at an offset. A kernel of odd
-  size is centred on a pixel. Computed as one product for each axis.
+  size is centred on a pixel.
 
   Args:
     sides: H and W.
     stride: pixels between two cells.
-    kernel_px: side of the kernel.
+    kernel_px: side of the kernel, 2 * stride - 1 or 2 * stride.
     crop_px: what is cut off at the top and at the left.
   """
-  half = (kernel_px + 1) // 2  # of the triangle's base
-  centre = half - 1 if kernel_px % 2 else half - 0.5
 
-  def make_weights(cells: int, pixels: int) -> Array:
-    away = np.arange(pixels)[:, None] + crop_px - stride * np.arange(cells) - centre
-    return jnp.asarray(np.maximum(0, 1 - np.abs(away) / half), x.dtype)
+  def run(form: Callable[..., Array], x: Array) -> Array:
+    return form(x, sides, stride=stride, kernel_px=kernel_px, crop_px=crop_px)
 
-  rows, columns = (make_weights(*each) for each in zip(x.shape[1:3], sides))
-  x = jnp.einsum('yh,bhwc->bywc', rows, x, precision=lax.Precision.HIGHEST)
-  return jnp.einsum('xw,bywc->byxc', columns, x, precision=lax.Precision.HIGHEST)
+  products = functools.partial(run, upsampling.by_products)
+  return _by_platform(
+    x, cpu=products, tpu=products, gpu=functools.partial(run, upsampling.by_blends)
+  )
 
 
 @jax.custom_vjp

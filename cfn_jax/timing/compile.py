@@ -99,6 +99,8 @@ def check_config(config: ml_collections.ConfigDict, targets: Sequence[str]) -> N
   for target in targets:
     count, parts = hardware.count_devices(target), config.accumulate_steps
     devices.check_batch(config.batch_size, count, field=f'{target}: --batch', parts=parts)
+  with config.unlocked():
+    config.num_devices = 1  # the devices of this machine compute nothing
   settings.check(config)
   steps.make(config)
 
