@@ -8,7 +8,7 @@
   cfn.py:plus        the authors' sequel, Jigsaw++: occluders, colour projection, 701 permutations
   cfn.py:small       100 permutations, half width, 32-px tiles: an hour on a CPU, any folder
   cfn.py:plus_small  both
-  cfn.py:tiny        24 permutations on bundled photographs: two minutes on two CPU cores
+  cfn.py:tiny        24 permutations on bundled photographs: a minute on two CPU cores
   cfn.py:plus_tiny   the same with occluders and colour projection
 
 relative_position.py and rotation.py are its rivals on the same trunk. Any field can be set on the
@@ -168,6 +168,7 @@ def use_bundled_crops(c: ml_collections.ConfigDict) -> None:
   """The same tiles out of bundled photographs."""
   use_small_tiles(c)
   training.use_tiny_pretraining(c)
+  c.num_steps = 150  # what it learns later is about its five photographs
   c.model.fc6_features = 128
   c.model.fc7_features = 512
   c.plateau_warning_steps = 200

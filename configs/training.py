@@ -286,7 +286,7 @@ def use_small_pretraining(c: ml_collections.ConfigDict) -> None:
 
 
 def use_tiny_pretraining(c: ml_collections.ConfigDict) -> None:
-  """Seven photographs, cropped at random scales: it overfits, and shows that everything works."""
+  """Seven photographs, cropped at random scales: it shows that everything works."""
   c.data.source = 'bundled'
   c.model.width = 0.25
   c.num_steps = 300

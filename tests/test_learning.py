@@ -40,8 +40,9 @@ def test_tiny_learns_to_solve_puzzles_of_photographs_that_it_never_saw(tmp_path)
   result = test_main.run('--config=configs/cfn.py:tiny', f'--workdir={workdir}', timeout=1200)
   assert result.returncode == 0, result.stderr
   rows = test_main.read_rows(workdir)
-  best = max((row for row in rows if 'val_accuracy' in row), key=lambda row: row['val_accuracy'])
-  assert best['val_count'] >= 500
-  assert best['val_accuracy'] >= 3 / 24
-  assert best['val_loss'] < math.log(24)
-  assert rows[-1]['train_loss'] < math.log(24) - 0.3
+  evaluated = [row for row in rows if 'val_accuracy' in row]
+  last, best = evaluated[-1], max(row['val_accuracy'] for row in evaluated)
+  assert last['val_count'] >= 500
+  assert last['val_accuracy'] >= max(3 / 24, best - 0.02)  # it ends before it overfits
+  assert last['val_loss'] < math.log(24) - 0.05
+  assert last['train_loss'] < math.log(24) - 0.05
