@@ -1,6 +1,6 @@
 """A grammar of command lines, environments and folders, most of which hold a fault.
 
-Cases are drawn with a seed, as plain data; `fuzz_server.py` runs them.
+Cases are drawn with a seed, as plain data; `command_server.py` runs them.
 """
 
 import pathlib

@@ -2,14 +2,11 @@
 
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
+import command_server
 import fuzz_cases
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 COUNT, SEED = 300, 12
 
 
@@ -33,19 +30,7 @@ def find_fault(result):
 def test_no_command_line_ends_in_a_traceback(tmp_path):
   count, seed = int(os.environ.get('FUZZ_COUNT', COUNT)), int(os.environ.get('FUZZ_SEED', SEED))
   cases = fuzz_cases.draw(tmp_path, count, seed)
-  (tmp_path / 'cases.json').write_text(json.dumps(cases))
-  environment = os.environ | {
-    'PYTHONPATH': str(REPOSITORY),
-    'JAX_PLATFORMS': 'cpu',
-    'XLA_FLAGS': '',
-    'JAX_COMPILATION_CACHE_DIR': str(tmp_path / 'compiled'),
-    'OMP_NUM_THREADS': '1',
-    'OPENBLAS_NUM_THREADS': '1',
-  }
-  files = [tmp_path / 'cases.json', tmp_path / 'results.json']
-  server = pathlib.Path(__file__).with_name('fuzz_server.py')
-  subprocess.run([sys.executable, server, *files], check=True, env=environment)
-  results = json.loads(files[1].read_text())
+  results = command_server.answer(cases, tmp_path)
   faults = [
     f'{find_fault(result)}: {json.dumps(case)}\n{result["stderr"][-1500:]}'
     for case, result in zip(cases, results)

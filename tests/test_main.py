@@ -5,8 +5,8 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 
+import command_server
 import labelled_cases
 import numpy as np
 import pytest
@@ -165,7 +165,7 @@ BAD = {
   '--config=configs/cfn.py:tinny': "variant 'tinny' is unknown: one of fast, release",
   '--config=configs/nothing.py': "there is no file 'configs/nothing.py'; name one of alexnet",
   '--config.data.source=folder --config.data.root=/does/not/exist': '/does/not/exist',
-  '--config.data.source=folder --config.data.root=EMPTY': 'EMPTY',
+  '--config.data.source=folder --config.data.root=ROOT/EMPTY': 'ROOT/EMPTY',
   '--config.data.source=floder': 'folder',
   '--config.batch_size=6 DEVICES=4': 'batch_size = 6 cannot be split over 4 devices: take 4 or 8',
   '--config.puzzle.tile_px=60': 'puzzle.tile_px = 60 is larger than its cell: at most',
@@ -184,25 +184,56 @@ BAD = {
   '--config.schedule=linear': "schedule = 'linear' is unknown: one of step, cosine",
   '--config.solver=adam': "solver = 'adam' is unknown: one of caffe, optax, adamw",
   '--config.compute_dtype=float16': "compute_dtype = 'float16': one of float32, bfloat16",
+  '--config configs/cfn.py:tiny --config.num_steps=0': 'num_steps = 0: at least 1',
+  '--workdir=ROOT/FILE': '--workdir=ROOT/FILE cannot be made a folder',
 }
 
 
-@pytest.mark.parametrize('arguments', BAD)
-def test_bad_input_ends_in_a_short_message(arguments, tmp_path):
-  (tmp_path / 'EMPTY').mkdir()
-  given = arguments.replace('EMPTY', str(tmp_path / 'EMPTY')).split()
-  devices = next((int(a[8:]) for a in given if a.startswith('DEVICES=')), 1)
-  given = [argument for argument in given if not argument.startswith('DEVICES=')]
-  base = SMALL[1:] if given[0].startswith('--config=') else SMALL
-  began = time.monotonic()
-  result = run(*base, *given, f'--workdir={tmp_path / "workdir"}', devices=devices)
-  assert result.returncode == 2, result.stderr
-  assert time.monotonic() - began < 30
-  message = [line for line in result.stderr.splitlines() if 'error' in line]
-  assert BAD[arguments].replace('EMPTY', str(tmp_path / 'EMPTY')) in message[-1]
-  assert 'Traceback' not in result.stderr
-  assert len(result.stderr.split('error: ')[-1].splitlines()) <= 5
-  assert not list((tmp_path / 'workdir').glob('checkpoints/*'))
+VISUALIZE = {
+  'puzzles --config=knn:small': "--config=knn:small is made for the task 'knn': take cfn or "
+  'relative_position or rotation or alexnet_to_jigsaw',
+  'puzzles --config=cfn:tiny --out=/proc/x.png': '--out=/proc: this folder cannot be written',
+  'puzzles --config=cfn:tiny --out=': '--out is empty',
+  'puzles --config=cfn:tiny': "invalid choice: 'puzles'",
+  'shortcuts --config=rotation': "--config=rotation is made for the task 'rotation': take cfn",
+  'shortcuts --config=cfn:tiny --count=0': '--count=0: from 1 to 1000000 puzzles',
+}
+
+
+@pytest.fixture(scope='module')
+def refused(tmp_path_factory):
+  """Returns how each command line of BAD and VISUALIZE ended, and the folder that stands in it."""
+  root = tmp_path_factory.mktemp('refused')
+  (root / 'EMPTY').mkdir()
+  (root / 'FILE').write_text('')
+  cases = []
+  for arguments in BAD:
+    given = arguments.replace('ROOT', str(root)).split()
+    devices = next((each[8:] for each in given if each.startswith('DEVICES=')), 1)
+    given = [each for each in given if not each.startswith('DEVICES=')]
+    base = SMALL[1:] if given[0].partition('=')[0] == '--config' else SMALL
+    environment = {'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}'}
+    given = without_idle([*base, f'--workdir={root / "workdir"}', *given])
+    cases.append({'module': 'main', 'arguments': given, 'environment': environment})
+  cases += [{'module': 'visualize', 'arguments': arguments.split()} for arguments in VISUALIZE]
+  cases = [case | {'cwd': str(REPOSITORY)} for case in cases]
+  results = command_server.answer(cases, tmp_path_factory.mktemp('server'))
+  assert not (root / 'workdir' / 'checkpoints').exists()
+  return dict(zip([*BAD, *VISUALIZE], results, strict=True)), root
+
+
+@pytest.mark.parametrize('arguments', [*BAD, *VISUALIZE])
+def test_bad_input_ends_in_a_short_message(arguments, refused):
+  results, root = refused
+  found = results[arguments]
+  assert found['code'] == 2, found
+  assert found['seconds'] < 30
+  message = [line for line in found['stderr'].splitlines() if 'error' in line][-1]
+  assert (BAD | VISUALIZE)[arguments].replace('ROOT', str(root)) in message
+  assert 'Traceback' not in found['stderr']
+  assert len(found['stderr'].split('error: ')[-1].splitlines()) <= 5
+  if arguments in VISUALIZE:
+    assert len(found['stderr'].splitlines()) <= 2
 
 
 @pytest.mark.parametrize('platform', ['cuda', 'gpuu'])
@@ -287,19 +318,6 @@ def test_images_of_any_name_are_trained_on_and_drawn(name, tmp_path):
   assert (tmp_path / 'workdir' / 'puzzles.png').exists()
 
 
-def test_a_workdir_that_is_a_file_is_refused_by_name(tmp_path):
-  (tmp_path / 'file').write_text('')
-  result = run(*SMALL, f'--workdir={tmp_path / "file"}')
-  assert result.returncode == 2
-  assert f'--workdir={tmp_path / "file"} cannot be made a folder' in result.stderr
-
-
-def test_the_config_may_follow_its_flag_after_a_space(tmp_path):
-  arguments = ['--config', 'configs/cfn.py:tiny', '--config.num_steps=0']
-  result = run(*arguments, f'--workdir={tmp_path / "workdir"}')
-  assert 'num_steps = 0: at least 1' in result.stderr
-
-
 @pytest.mark.slow
 def test_pictures_that_a_finished_run_lacks_are_drawn(finished):
   workdir, _ = finished
@@ -371,41 +389,6 @@ def test_visualize_draws_a_configs_puzzles_without_training(tmp_path):
   arguments = ('puzzles', '--config=configs/cfn.py:tiny', f'--out={out}')
   assert run(*arguments, module='cfn_jax.visualize').returncode == 0
   assert out.read_bytes()[:4] == b'\x89PNG'
-  result = run('puzles', '--config=configs/cfn.py:tiny', module='cfn_jax.visualize')
-  assert result.returncode == 2 and 'puzzles' in result.stderr
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'told'),
-  [
-    (
-      ('--config=knn:small',),
-      "--config=knn:small is made for the task 'knn': take cfn or relative_position or "
-      'rotation or alexnet_to_jigsaw',
-    ),
-    (('--config=cfn:tiny', '--out=/proc/x.png'), '--out=/proc/x.png cannot be written: '),
-    (('--config=cfn:tiny', '--out='), '--out is empty'),
-  ],
-)
-def test_visualize_names_its_flags_as_they_were_given(arguments, told):
-  result = run('puzzles', *arguments, module='cfn_jax.visualize')
-  assert result.returncode == 2 and result.stderr.startswith(f'error: {told}')
-  assert result.stderr.count('\n') == 1
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'told'),
-  [
-    (
-      ('shortcuts', '--config=rotation'),
-      "--config=rotation is made for the task 'rotation': take cfn",
-    ),
-    (('shortcuts', '--config=cfn:tiny', '--count=0'), '--count=0: from 1 to 1000000 puzzles'),
-  ],
-)
-def test_shortcuts_refuse_what_they_cannot_measure(arguments, told):
-  result = run(*arguments, module='cfn_jax.visualize')
-  assert (result.returncode, result.stderr) == (2, f'error: {told}\n')
 
 
 @pytest.mark.slow

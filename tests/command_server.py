@@ -1,6 +1,7 @@
-"""Runs cases, each in a forked child of a process that has imported everything but the commands.
+"""Runs command lines, each in a forked child of a process that has imported all but the commands.
 
-`python fuzz_server.py CASES.json RESULTS.json`; no JAX backend starts before a fork. Root's
+A process that imports JAX anew takes seconds, a child a tenth of one. `answer` starts the server,
+`python command_server.py CASES.json RESULTS.json`; no JAX backend starts before a fork. Root's
 children lose its privileges: closed places are closed to them.
 """
 
@@ -16,23 +17,49 @@ import pwd
 import runpy
 import signal
 import struct
+import subprocess
 import sys
 import time
 import traceback
 from typing import Any
 
-import jax
-
-import cfn_jax.evaluation
-import cfn_jax.pictures
-import cfn_jax.transfer
-
 AT_ONCE = 2
 SECONDS = 100
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+
+def answer(cases: list[dict[str, Any]], folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Runs the cases in a server; returns code, seconds, stdout and stderr of each.
+
+  Args:
+    cases: module and arguments; where there are such: variables of the environment (None: unset),
+      where it runs, `cwd`, or a folder that is made for it.
+    folder: an empty one, for files of the server and of the cases.
+  """
+  cases = [
+    {'environment': {}, 'folder': str(folder / 'work' / str(number))} | case
+    for number, case in enumerate(cases)
+  ]
+  files = [folder / 'cases.json', folder / 'results.json']
+  files[0].write_text(json.dumps(cases))
+  environment = os.environ | {
+    'PYTHONPATH': str(REPOSITORY),
+    'JAX_PLATFORMS': 'cpu',
+    'XLA_FLAGS': '',
+    'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
+    'OMP_NUM_THREADS': '1',
+    'OPENBLAS_NUM_THREADS': '1',
+  }
+  subprocess.run([sys.executable, __file__, *files], check=True, env=environment)
+  return json.loads(files[1].read_text())
 
 
 def preload() -> None:
   """Imports what the commands import; their own modules define flags, once in each child."""
+  import cfn_jax.evaluation
+  import cfn_jax.pictures
+  import cfn_jax.transfer
+
   for package in (cfn_jax.evaluation, cfn_jax.pictures, cfn_jax.transfer):
     for module in pkgutil.iter_modules(package.__path__):
       if module.name != 'torch_network':
@@ -57,7 +84,7 @@ def drop_privileges() -> None:
 
 def be_case(case: dict[str, Any]) -> int:
   """Runs a case in this process; returns its exit code."""
-  os.chdir(case['folder'])
+  os.chdir(case.get('cwd', case['folder']))
   for number, name in ((1, 'stdout'), (2, 'stderr')):
     file = os.open(f'{case["folder"]}/.{name}', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, number)
@@ -70,6 +97,8 @@ def be_case(case: dict[str, Any]) -> int:
   if 'HOME' in case['environment'] and case['environment']['HOME'] is None:
     pwd.getpwuid = lambda number: {}[number]  # no account either, as in a container
   if 'JAX_PLATFORMS' in case['environment']:
+    import jax
+
     jax.config.update('jax_platforms', case['environment']['JAX_PLATFORMS'])
   sys.argv = [case['module'], *case['arguments']]
   try:
