@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -216,6 +217,59 @@ def test_imports_point_down():
     allowed = ROOMS[_room(path)]
     for imported in _own_imports(path) - SHARED:
       assert any(imported.startswith(room) for room in allowed), f'{path} imports {imported}'
+
+
+PAGE = PACKAGE.parent / 'docs' / 'architecture.md'
+
+
+def _code(text):
+  """Returns what stands between backticks, without a slash or suffix at its end."""
+  return [re.sub(r'(/|\.py)$', '', name) for name in re.findall(r'`([^`\n]+)`', text)]
+
+
+def _table_of_rooms():
+  """Returns the rooms of the page's table, and what each may import by it."""
+  text = PAGE.read_text()
+  groups = {
+    'below': set(_code(re.search(r'\*below\* means (.*?)\.', text, re.DOTALL)[1])),
+    'shared': {
+      f'evaluation/{name}'
+      for name in _code(re.search(r'\*shared\* means .*?:(.*?)\.', text, re.DOTALL)[1])
+    },
+  }
+  described = re.findall(r'^\| (.*?) \| .* \| (.*) \|$', text, re.MULTILINE)[1:]
+  described += [(f'`{name}`', cell) for name, cell in re.findall(
+    r'`(\w+)/` imports (itself.*?)\.\s', text, re.DOTALL)]  # fmt: skip
+  for rooms, cell in described:
+    for room in _code(rooms):
+      allowed = set(_code(re.sub(r'without `\w+`', '', cell)))
+      for word in re.findall(r'\b(below|shared)\b', cell):
+        allowed |= groups[word]
+      allowed -= set(_code(' '.join(re.findall(r'without `\w+`', cell))))
+      if 'see below' not in cell:
+        yield room, allowed | ({room} if 'itself' in cell else set())
+
+
+def test_the_table_of_rooms_is_what_is_held():
+  table = dict(_table_of_rooms())
+  held = {room.rstrip('/'): {name.rstrip('/') for name in ROOMS[room]} for room in ROOMS}
+  assert {room: held.get(room) for room in table} == table
+  folders = {path.parent.as_posix() for path in _modules()} - {'.', 'jigsaw'}
+  assert folders <= set(table)
+
+
+def test_the_page_and_its_figure_name_modules_that_exist():
+  text = PAGE.read_text()
+  lists = re.findall(r'^- \*\*`(\S+)/`\*\*.*?:(.*?)(?=^- |^$)', text, re.MULTILINE | re.DOTALL)
+  assert len(lists) > 5
+  for room, names in lists:
+    for name in _code(names):
+      known = (PACKAGE / room / f'{name}.py', PACKAGE / room / name)
+      assert any(path.exists() for path in known), f'{room}: {name}'
+  named = re.findall(r'class="f">(.*?)<', (PAGE.parent / 'flow.svg').read_text())
+  assert len(named) == 12
+  for name in ', '.join(named).split(', '):
+    assert (PACKAGE / f'{name}.py').exists(), name
 
 
 def test_there_is_no_import_cycle():
