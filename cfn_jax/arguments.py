@@ -1,11 +1,15 @@
-"""What the command lines without a config share: errors in one line, addresses refused."""
+"""What the command lines share: errors in one line, help in 80 columns, addresses refused."""
 
 import argparse
+import functools
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from cfn_jax import places, terminal
 from cfn_jax.errors import CfnError
+
+WIDTH = 80  # columns of the help
 
 
 class _Place(argparse.Action):
@@ -26,16 +30,42 @@ class _Place(argparse.Action):
     setattr(namespace, self.dest, values)
 
 
-class Parser(argparse.ArgumentParser):
-  """A parser whose errors are one line, without the usage; options are written out."""
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+  """Writes options as `--name=VALUE`, and says which are required."""
 
-  def __init__(self, prog: str, description: str | None, epilog: str | None = None) -> None:
+  def _format_action_invocation(self, action: argparse.Action) -> str:
+    if not action.option_strings or action.nargs == 0:
+      return super()._format_action_invocation(action)
+    kind = 'N' if action.type in (int, float) else 'PATH' if isinstance(action, _Place) else 'TEXT'
+    one_of = '{' + ','.join(filter(None, action.choices or ())) + '}'
+    return f'{action.option_strings[-1]}={one_of if action.choices else action.metavar or kind}'
+
+  def _get_help_string(self, action: argparse.Action) -> str:
+    return f'{action.help or ""}{" (required)" * action.required}'
+
+
+class Parser(argparse.ArgumentParser):
+  """A parser whose errors are one line, without the usage; options are written out.
+
+  Args:
+    prog: the module, and the part of it that is parsed.
+    about: a docstring. Its paragraphs of commands become the examples of the help; a comment behind
+      a command stands above it.
+    notes: paragraphs of the help between the options and the examples.
+    usage: the arguments, in short.
+  """
+
+  def __init__(
+    self, prog: str, about: str | None, *, notes: str = '', usage: str = '[options]'
+  ) -> None:
+    prose, examples = _lay_out(about or '')
     super().__init__(
       prog=f'python -m {prog}',
-      description=description,
-      epilog=epilog,
+      usage=f'python -m {prog} {usage}',
+      description=prose,
+      epilog='\n\n'.join(filter(None, (notes, examples))),
       allow_abbrev=False,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
+      formatter_class=functools.partial(_Formatter, width=WIDTH),
     )
     self.register('action', 'place', _Place)
 
@@ -49,6 +79,32 @@ class Parser(argparse.ArgumentParser):
   def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parses a command line, by default the program's own."""
     return self.parse_args(argv)
+
+
+def _lay_out(about: str) -> tuple[str, str]:
+  """Splits a docstring into its prose, wrapped, and the examples of the help."""
+  prose, examples = [], ['examples:']
+  for block in about.strip().replace('\\\n', ' ').split('\n\n'):
+    if not block.lstrip().startswith('python -m '):
+      prose.append(textwrap.fill(' '.join(block.split()), WIDTH))
+      continue
+    for line in block.splitlines():
+      command, _, comment = line.partition('  # ')
+      examples += [f'  # {comment}'] * bool(comment) + _wrap_command(' '.join(command.split()))
+  return '\n\n'.join(prose), '\n'.join(examples) if examples[1:] else ''
+
+
+def _wrap_command(command: str) -> list[str]:
+  """Wraps a command between its words, with a backslash at the end of each line but the last."""
+  lines = textwrap.wrap(
+    command,
+    WIDTH - 2,
+    initial_indent='  ',
+    subsequent_indent='      ',
+    break_long_words=False,
+    break_on_hyphens=False,
+  )
+  return [f'{line} \\' for line in lines[:-1]] + lines[-1:]
 
 
 def check_numbers(arguments: argparse.Namespace, limits: Mapping[str, tuple[float, float]]) -> None:

@@ -1,7 +1,13 @@
-"""Command line: measures one part of the project and prints a line of JSON.
+"""Measures one part of the project and prints a line of JSON.
 
-`python -m cfn_jax.benchmark PART --help` lists the options of a part. What is measured stands in
-`cfn_jax/timing/`, one module for each part, imported only when that part is asked for.
+    python -m cfn_jax.benchmark input --images=DIR --workers=2
+    python -m cfn_jax.benchmark step --batch=16 --steps=5
+    python -m cfn_jax.benchmark compile --target=h100:1,h100:8 --dtype=bfloat16
+    python -m cfn_jax.benchmark PART --help
+
+`input`: the loader; `step`: the training step; `dense`: detection and segmentation; `precision`:
+bfloat16 against float32; `compile`: the step on a machine that is not here; `permutations`: the
+making of a permutation set. See docs/performance.md.
 """
 
 import importlib
@@ -12,6 +18,7 @@ from collections.abc import Sequence
 from cfn_jax import arguments as command_lines
 from cfn_jax import terminal
 
+# The module of each part, imported when it is asked for.
 PARTS = {
   'permutations': 'cfn_jax.timing.permutations',
   'input': 'cfn_jax.timing.input',
@@ -27,7 +34,7 @@ PARTS = {
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command line."""
   argv = list(sys.argv[1:] if argv is None else argv)
-  parser = command_lines.Parser('cfn_jax.benchmark', __doc__)
+  parser = command_lines.Parser('cfn_jax.benchmark', __doc__, usage='PART [options]')
   parser.add_argument('part', choices=PARTS)
   part = parser.parse(argv[:1]).part
   module = importlib.import_module(PARTS[part])

@@ -1,11 +1,11 @@
-"""What the command lines that take a config share: its flag, and errors in a few lines."""
+"""What the command lines that take a config share: its flag, its help, errors in a few lines."""
 
 import logging as python_logging
 import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from cfn_jax import environment  # noqa: F401  (before JAX)
 
@@ -14,7 +14,7 @@ import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
 
-from cfn_jax import config_files, idle, names, places, terminal
+from cfn_jax import arguments, config_files, idle, names, places, terminal
 
 DEFAULT_CONFIG = 'cfn'
 _ARGUMENTS: list[str] = []  # where ml_collections looks for fields to set
@@ -41,8 +41,7 @@ def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
     'config',
     flag_values=flags.FLAGS,
     sys_argv=_ARGUMENTS,
-    help_string='FILE.py or the name of a config that comes with the package, each alone or with '
-    f':VARIANT; {DEFAULT_CONFIG} by default. --config.FIELD=VALUE sets a field of it.',
+    help_string=f'NAME or FILE.py, alone or with :VARIANT (default {DEFAULT_CONFIG})',
   )
   flags.FLAGS['config'].parser = _ConfigParser()
   return holder
@@ -98,8 +97,18 @@ def get_given(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> dict[str, 
 
 
 @terminal.interruptible()
-def parse_flags(argv: Sequence[str]) -> list[str]:
-  """Parses the command line; what is wrong in it ends the program in one short message."""
+def parse_flags(
+  argv: Sequence[str], *, prog: str = '', about: str = '', configs: bool = False
+) -> list[str]:
+  """Parses the command line. An error in it ends the program with one short message.
+
+  Args:
+    prog: the module of the command, and its part.
+    about: the docstring that `--help` shows.
+    configs: `--help` lists the configs too.
+  """
+  if {'--help', '-help', '-h', '--helpshort'} & {*argv[1:]}:
+    _show_help(prog, about, configs)
   try:
     argv = _join_config(flags.FLAGS.read_flags_from_files(list(argv)))
   except flags.Error as error:
@@ -116,7 +125,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     text = named[0].partition('=')[2]
     _check_fields(config_files.load(text), text, others)
     try:
-      with terminal.writing(sys.stdout):  # --help is printed here
+      with terminal.writing(sys.stdout):  # --helpfull is printed here
         left = flags.FLAGS(argv)
     except (flags.Error, ValueError, TypeError) as error:
       terminal.fail(_shorten(error, argv))
@@ -125,6 +134,24 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     given = [name for name in flags.FLAGS if flags.FLAGS[name].present and '.' not in name]
     places.check({f'--{name}': flags.FLAGS[name].value for name in given}, given=True)
   return left
+
+
+def _show_help(prog: str, about: str, configs: bool) -> NoReturn:
+  """Prints the flags of this project, the configs and the examples; ends the program."""
+  described = config_files.describe().items() if configs else ()
+  lines = [f'  {name:20}  {first}' for name, first in described]
+  title = 'configs (the head of each file lists its variants, such as cfn:tiny):'
+  parser = arguments.Parser(prog, about, notes='\n'.join([title, *lines] if configs else []))
+  by_module = flags.FLAGS.flags_by_module_dict()
+  ours = [flag for module in by_module if 'cfn_jax' in module for flag in by_module[module]]
+  for flag in sorted(ours, key=lambda flag: (flag.name != 'config', flag.name)):
+    kind = {'int': int, 'float': float}.get(flag.flag_type())
+    how: dict[str, Any] = {'action': 'store_true'} if flag.boolean else {'type': kind}
+    parser.add_argument(f'--{flag.name}', help=flag.help, **how)
+    if flag.name == 'config':
+      parser.add_argument('--config.FIELD', metavar='VALUE', help='sets a field of the config')
+  parser.print_help()
+  sys.exit()
 
 
 def _join_config(argv: Sequence[str]) -> list[str]:

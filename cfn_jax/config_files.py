@@ -45,6 +45,15 @@ def list_names() -> list[str]:
   return [file.stem for file in files if '\ndef get_config(' in file.read_text(encoding='utf8')]
 
 
+def describe() -> dict[str, str]:
+  """Returns the configs that come with the package by name, with the first line of each file."""
+  folder = find_folder()
+  return {
+    name: (folder / f'{name}.py').read_text(encoding='utf8').split('\n', 1)[0].strip('"')
+    for name in list_names()
+  }
+
+
 def find(text: str) -> tuple[pathlib.Path, str]:
   """Splits `FILE.py[:VARIANT]` or `NAME[:VARIANT]` into the config's file and its variant.
 

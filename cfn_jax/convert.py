@@ -1,10 +1,12 @@
 """Carries weights out of a run and in from other programs: PyTorch, Caffe, safetensors, NumPy.
 
-    python -m cfn_jax.convert --checkpoint=PATH --to=pytorch --out=DIR
-    python -m cfn_jax.convert --from=FILE --out=DIR [--to=caffe]
+    python -m cfn_jax.convert --checkpoint=runs/photos --to=pytorch --out=exported
+    python -m cfn_jax.convert --from=bvlc_reference_caffenet.caffemodel --out=caffenet
+    python -m cfn_jax.convert --from=model.pth --to=caffe --out=exported
 
-PATH is a run's workdir, a step of it, or a file of weights. `--from` reads a foreign file; without
-`--to` DIR is a folder of weights that every tool here accepts. See docs/weights.md.
+`--checkpoint` names a run's workdir, a step of it, or a file of weights. `--from` reads a foreign
+file. Without `--to` the output is a folder of weights that every tool here accepts. See
+docs/weights.md.
 """
 
 import argparse
@@ -27,10 +29,14 @@ def make_parser() -> arguments.Parser:
   add = parser.add_argument
   source = parser.add_mutually_exclusive_group(required=True)
   source.add_argument(
-    '--checkpoint', action='place', default='', help='workdir, step or file of this project'
+    '--checkpoint', action='place', default='', help='workdir, step or file; this or --from'
   )
   source.add_argument(
-    '--from', action='place', dest='source', default='', help='file of another program'
+    '--from',
+    action='place',
+    dest='source',
+    default='',
+    help='file of another program; this or --checkpoint',
   )
   add('--out', action='place', required=True, help='folder to write')
   add('--to', default='', choices=('', *export.FORMATS), help='format; needed with --checkpoint')

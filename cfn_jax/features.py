@@ -1,11 +1,13 @@
-"""Writes what a layer makes of images of one's own: one vector an image, in one file.
+"""Writes the features of a layer for a folder of images: one vector per image, in one file.
 
-    python -m cfn_jax.features --weights=PATH --images=DIR --layer=pool5 --out=FILE.npz
+    python -m cfn_jax.features --weights=runs/cfn --images=photos --layer=pool5 --out=photos.npz
+    python -m cfn_jax.features --weights=runs/small --images=photos --layer=conv4 --view=112 \
+        --resize-px=128 --stride=2 --out=photos.parquet
 
-FILE.npz holds the arrays `name`, `vector` and, where all images lie in class folders, `label`;
-FILE.parquet (pip install -e '.[parquet]') has them as columns. Images that cannot be decoded are
-listed in bad_images.tsv beside it. Views and pooling are those of nearest neighbours: an option
-that is not given is as in configs/knn.py, where it has the name in brackets.
+An .npz holds the arrays `name`, `vector` and, if all images lie in class folders, `label`. A
+.parquet file (pip install -e '.[parquet]') has them as columns. Images that cannot be decoded are
+listed in bad_images.tsv beside it. Views and pooling are those of nearest neighbours: the default
+of an option is the field of configs/knn.py in brackets. See docs/retrieval.md.
 """
 
 from cfn_jax import environment  # noqa: F401  (before JAX)

@@ -1,8 +1,14 @@
-"""Runs the task that a config names: `python -m cfn_jax.main --config=configs/cfn.py:tiny`.
+"""Runs the task that a config names: pretraining or an evaluation.
 
-Flags, devices, the workdir, and one call; what a task does stands elsewhere.
+    python -m cfn_jax.main --config=configs/cfn.py:tiny --workdir=runs/tiny
+    python -m cfn_jax.main --config=configs/cfn.py:small --config.data.root=DIR
+    python -m cfn_jax.main --config=linear_probe:small --config.weights=runs/cfn-small \
+        --config.data.root=flowers/train --config.data.val_root=flowers/test
+
+The same command resumes a run that was stopped. Every field of a config can be set.
 """
 
+import functools
 import importlib
 import pathlib
 
@@ -19,7 +25,7 @@ from cfn_jax.training import devices, distributed, host_memory, provenance, stop
 
 CONFIG = command.define_config()
 WORKDIR = flags.DEFINE_string(
-  'workdir', '', 'Folder of the run; runs/<config> by default. A run in it is continued.'
+  'workdir', '', 'folder of the run, which resumes if it holds one (default runs/<config>)'
 )
 
 
@@ -111,4 +117,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  app.run(main, flags_parser=command.parse_flags)
+  parse = functools.partial(command.parse_flags, prog='cfn_jax.main', about=__doc__, configs=True)
+  app.run(main, flags_parser=parse)

@@ -1,6 +1,12 @@
-"""Command line: makes, prunes, converts, checks and pictures permutation sets.
+"""Makes a permutation set, or reads one, and prints how far apart its permutations are.
 
-Paper: section 4.2 and Table 4. `python -m cfn_jax.permutations --help` lists the options.
+    python -m cfn_jax.permutations --num=1000 --out=perms.npy  # Algorithm 1 of the paper
+    python -m cfn_jax.permutations --num=1000 --method=code  # the same mean distance, minimum 6
+    python -m cfn_jax.permutations --num=1000 --method=target --mean=6.35  # a chosen mean distance
+    python -m cfn_jax.permutations --min-distance=6 --plot=perms.png  # no similar permutations
+    python -m cfn_jax.permutations --input=permutations_100.bin --out=perms.npy  # convert a file
+
+The paper: section 4.2 and table 4. See docs/permutations.md.
 """
 
 import argparse
@@ -25,30 +31,21 @@ def _parse_grid(text: str) -> tuple[int, int]:
 
 def make_parser() -> command_lines.Parser:
   """Makes the parser of the command line."""
-  parser = command_lines.Parser(
-    'cfn_jax.permutations',
-    'Makes a permutation set, or reads one, and prints how far apart its members are.',
-    epilog='examples:\n'
-    '  --num=1000 --out=perms.npy                   Algorithm 1 of the paper\n'
-    '  --num=1000 --method=code --out=perms.npy     the same mean distance, minimum 6\n'
-    '  --num=1000 --method=target --mean=6.35       a wanted mean distance\n'
-    '  --min-distance=6 --plot=perms.png            100 permutations without similar ones\n'
-    '  --input=permutations_100.bin --out=perms.npy  check and convert a file\n',
-  )
+  parser = command_lines.Parser('cfn_jax.permutations', __doc__)
   add = parser.add_argument
   add('--num', type=int, help='permutations in the set (default 1000; all that --min-distance,'
       ' --method=code or --input leaves where one of these is given)')  # fmt: skip
   add('--method', help=f'{", ".join(permutations.METHODS)} (default max)')
-  add('--ties', help=f'how equally good ones are chosen: {", ".join(permutations.TIES)}'
+  add('--ties', help=f'choice among equally good ones: {", ".join(permutations.TIES)}'
       ' (default spread)')  # fmt: skip
-  add('--mean', type=float, help='mean distance wanted by --method=target')
-  add('--min-distance', type=int, default=0, metavar='D', help='smallest distance allowed')
+  add('--mean', type=float, help='mean distance of --method=target')
+  add('--min-distance', type=int, default=0, help='smallest distance allowed')
   add('--seed', type=int, help='the same seed gives the same bytes (default 0)')
   add('--grid', type=_parse_grid, help='tiles along a side, 2 to 5, or rows x columns (default 3)')
-  add('--input', action='place', metavar='FILE',
+  add('--input', action='place',
       help='take the set from a .npy, binary or text file instead')  # fmt: skip
-  add('--out', action='place', metavar='FILE', help='write the set: .npy, .bin, .csv or .txt')
-  add('--plot', action='place', metavar='FILE.png', help='draw distances, counts and examples')
+  add('--out', action='place', help='write the set: .npy, .bin, .csv or .txt')
+  add('--plot', action='place', help='draw distances, counts and examples')
   add('--table', action='store_true', help='print the table of all methods and nothing else')
   return parser
 

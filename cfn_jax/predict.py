@@ -1,10 +1,11 @@
-"""Shows what a trained detection or segmentation makes of images of one's own.
+"""Applies a trained detection or segmentation to a folder of images.
 
-    python -m cfn_jax.predict --workdir=RUN --images=DIR --out=DIR2
+    python -m cfn_jax.predict --workdir=runs/voc07_detection-small/pretrained --images=DIR --out=out
+    python -m cfn_jax.predict --workdir=runs/voc12_segmentation/pretrained --images=DIR --out=masks
 
-RUN is the folder of one run, such as runs/voc07_detection/pretrained. Of a detection DIR2 gets the
-boxes of all images as JSON and in VOC's text format, of a segmentation a mask of each image as a
-palette PNG; of both a picture of each image.
+`--workdir` is the folder of one run. A detection writes the boxes of all images as JSON and in
+VOC's text format, a segmentation a mask of each image as a palette PNG. Both write a picture of
+each image. See docs/detection.md and docs/segmentation.md.
 """
 
 import importlib

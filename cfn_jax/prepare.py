@@ -1,12 +1,12 @@
 """Resizes images once and packs them into ArrayRecord shards for fast training.
 
-    python -m cfn_jax.prepare --source=DIR --out=DIR2 [--short-side=256 --quality=95 --shards=N]
+    python -m cfn_jax.prepare --source=~/photos --out=~/photos_256
+    python -m cfn_jax.prepare --source=ILSVRC2012_img_train.tar --out=imagenet_256 --short-side=256
+    python -m cfn_jax.prepare proposals --help  # boxes for detection
 
-`--source` may be a folder or a tar file (a tar of tars too). Images that lie in no class folders
-get their classes from `--labels`; see docs/data.md. Then train with `data.source = 'records'` and
-`data.root = DIR2`.
-
-`python -m cfn_jax.prepare proposals --help` tells of the boxes that detection starts from.
+`--source` may be a folder or a tar file (a tar of tars too). Images without class folders take
+their classes from `--labels`; see docs/data.md. Then train with
+`--config.data.source=records --config.data.root=DIR`, where DIR is the folder of `--out`.
 """
 
 import signal
@@ -23,7 +23,8 @@ _SHOWN = 5
 _PROPOSALS = """Finds boxes where objects may be in all images, and writes them as one file.
 
     python -m cfn_jax.prepare proposals --method=segments --root=VOCdevkit/VOC2007 \\
-        --split=trainval --out=FILE.npz
+        --split=trainval --out=voc07_trainval.npz
+    python -m cfn_jax.prepare proposals --method=grid --images=DIR --out=boxes.npz
 
 `segments` is a selective search (needs the extra `proposals`), `grid` a grid of windows. Detection
 takes the file as its proposals; see docs/data.md.
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
 def _prepare_proposals(argv: list[str]) -> None:
   parser = arguments.Parser('cfn_jax.prepare proposals', _PROPOSALS)
   add = parser.add_argument
-  add('--method', required=True, choices=prepare_proposals.METHODS)
+  add('--method', required=True, choices=prepare_proposals.METHODS, help='how')
   add('--root', action='place', default='', help='VOC folder, such as VOCdevkit/VOC2007')
   add('--split', default='', help='list of its images in ImageSets/Main, such as trainval')
   add('--images', action='place', default='', help='any folder of images, instead')
@@ -72,8 +73,10 @@ def _prepare_images(argv: list[str]) -> None:
   add('--workers', dest='num_workers', type=int, default=0, help='processes; 0: one per core')
   add('--upsample', action='store_true', help='resize smaller images too')
   add('--verify', action='store_true', help='check finished shards, make damaged ones again')
-  add('--labels', action='place', default='', help='classes: a number a line, or name and wnid')
-  add('--synsets', action='place', default='', help='of those numbers: meta.mat, or a wnid a line')
+  add('--labels', action='place', default='', help='classes: a number per line, or name and wnid')
+  add(
+    '--synsets', action='place', default='', help='of those numbers: meta.mat, or a wnid per line'
+  )
   flags = parser.parse(argv)
   index = prepare.prepare(**vars(flags))
   for line in index['skipped'][:_SHOWN]:

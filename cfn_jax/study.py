@@ -1,10 +1,11 @@
 """Runs a study: training runs that differ in a few fields, and what is expected of them.
 
-    python -m cfn_jax.study --study=shortcuts --config=configs/cfn.py:small \\
-        --workdir=studies/shortcuts --config.data.root=DIR [--part=1/4] [--dry-run]
+    python -m cfn_jax.study --study=shortcuts --config=configs/cfn.py:small --config.data.root=DIR
+    python -m cfn_jax.study --study=permutations --config=cfn:small --config.data.root=DIR --dry-run
+    python -m cfn_jax.study --study=shortcuts --config=cfn:small --config.data.root=DIR --part=1/4
 
-A study is one of `configs/studies/`, or a file of one's own; see docs/studies.md. The same command
-resumes it, between runs and inside them.
+A study is one of configs/studies/, or your own file; see docs/studies.md. The same command resumes
+it, between runs and inside them.
 """
 
 import functools
@@ -30,17 +31,17 @@ from cfn_jax.training import stopping, store
 def define_flags() -> flags.FlagHolder[ml_collections.ConfigDict]:
   """Defines the flags; not at import, since `main` has some of the same names."""
   holder = command.define_config()
-  text, named = flags.DEFINE_string, 'Name of a study that comes with the package, or FILE.py.'
-  text('study', None, named)
-  text('workdir', None, 'Folder of the study; studies/<study> by default.')
-  text('part', '1/1', 'i/n: runs the i-th of n parts, from 1; all parts share the workdir.')
-  text('seeds', None, 'Seeds of all runs, such as 0,1; else those declared.')
-  labelled = 'Class folders for the evaluations that need labels; else the data of the runs.'
+  text = flags.DEFINE_string
+  text('study', None, 'name of a study that comes with the package, or FILE.py (required)')
+  text('workdir', None, 'folder of the study (default studies/<study>)')
+  text('part', '1/1', 'i/n: runs the i-th of n parts, from 1; all parts share the workdir')
+  text('seeds', None, 'seeds of all runs, such as 0,1 (default: those declared)')
+  labelled = 'class folders for evaluations that need labels (default: the images of the runs)'
   text('labelled', None, labelled)
-  flags.DEFINE_list('without', [], 'Evaluations that are left out, by name.')
-  rate = 'Throughput for the estimate; else it is measured.'
+  flags.DEFINE_list('without', [], 'evaluations that are left out, by name')
+  rate = 'throughput for the estimate (default: measured)'
   flags.DEFINE_float('images-per-second', None, rate, lower_bound=1e-3)
-  flags.DEFINE_bool('dry-run', False, 'Prints the plan and runs nothing.')
+  flags.DEFINE_bool('dry-run', False, 'prints the plan and runs nothing')
   return holder
 
 
@@ -119,4 +120,5 @@ def _read_seeds(text: str | None) -> tuple[int, ...]:
 
 
 if __name__ == '__main__':
-  app.run(functools.partial(main, define_flags()), flags_parser=command.parse_flags)
+  parse = functools.partial(command.parse_flags, prog='cfn_jax.study', about=__doc__)
+  app.run(functools.partial(main, define_flags()), flags_parser=parse)

@@ -1,16 +1,16 @@
 """Draws pictures without training, and reports what runs have found.
 
-    python -m cfn_jax.visualize puzzles --config=FILE.py:VARIANT --out=FILE.png
-    python -m cfn_jax.visualize shortcuts --config=FILE.py:VARIANT --out=FILE.png
-    python -m cfn_jax.visualize filters --weights=PATH[,PATH] --out=FILE.png
-    python -m cfn_jax.visualize units --weights=PATH --images=DIR --out=FILE.png
-    python -m cfn_jax.visualize report --workdir=A[,B] [--out=FILE.html]
+    python -m cfn_jax.visualize puzzles --config=configs/cfn.py:tiny --out=puzzles.png
+    python -m cfn_jax.visualize shortcuts --config=configs/cfn.py:small --config.data.root=DIR
+    python -m cfn_jax.visualize filters --weights=runs/cfn,runs/other --out=filters.png
+    python -m cfn_jax.visualize units --weights=runs/cfn --images=DIR --out=units.png
+    python -m cfn_jax.visualize report --workdir=runs/photos
+    python -m cfn_jax.visualize PART --help
 
-`puzzles`: the first puzzles that a run with this config would train on, beside their images;
-`shortcuts`: how many puzzles of a config cues such as edges solve, with its measures and without;
-`filters`: conv1's filters; `units`: the tiles that units of conv1 .. conv5 respond to;
-`report`: one page of runs and evaluations, while they train too. Each has `--help`. See
-docs/pictures.md and docs/report.md.
+`puzzles`: the first puzzles of a run with this config, beside their images; `shortcuts`: how many
+puzzles of a config simple cues solve, with its measures and without; `filters`: conv1's filters;
+`units`: the tiles that units of conv1 .. conv5 respond to; `report`: one page of runs and
+evaluations, while they train too. See docs/pictures.md and docs/report.md.
 """
 
 import contextlib
@@ -41,13 +41,25 @@ from cfn_jax.training import devices
 from cfn_jax.transfer import files, surgery
 from cfn_jax.transfer import weights as weights_lib
 
+PUZZLES = """Draws the first puzzles that a run with a config would train on, beside their images.
+
+    python -m cfn_jax.visualize puzzles --config=configs/cfn.py:tiny --out=puzzles.png
+    python -m cfn_jax.visualize puzzles --config=cfn:small --config.data.root=DIR
+"""
+SHORTCUTS = """Measures how many puzzles of a config simple cues solve, without a network.
+
+    python -m cfn_jax.visualize shortcuts --config=configs/cfn.py:small --config.data.root=DIR
+    python -m cfn_jax.visualize shortcuts --config=cfn:tiny --count=500 --out=shortcuts.png
+
+Needs `pip install -e '.[svm]'`. See docs/pictures.md.
+"""
 FILTERS = """Draws conv1's filters in colour, on one scale that is grey at 0.
 
     python -m cfn_jax.visualize filters --weights=runs/cfn,runs/other --out=filters.png
 
-Each path names a workdir, a step, or a file of weights; the networks stand one below the other.
+Each path names a workdir, a step, or a file of weights. The networks stand one below the other.
 """
-UNITS = f"""Draws for units of conv1 .. conv5 the {responses.TOP} tiles that move them most.
+UNITS = f"""Draws for units of conv1 .. conv5 the {responses.TOP} tiles that activate them most.
 
     python -m cfn_jax.visualize units --weights=runs/cfn --images=DIR --out=units.png
 
@@ -57,7 +69,8 @@ The names of the images and the places of the tiles are written beside the pictu
 """
 REPORT = """Writes one page of runs and evaluations: status, settings, curves, pictures, tables.
 
-    python -m cfn_jax.visualize report --workdir=A[,B] [--out=FILE.html]
+    python -m cfn_jax.visualize report --workdir=runs/photos
+    python -m cfn_jax.visualize report --workdir=runs/photos,runs/no_grey --out=compared.html
 
 Workdirs are only read, so a run may be training in them. See docs/report.md.
 """
@@ -71,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   """Runs the part of the command line that is named, with the other arguments."""
   argv = list(sys.argv[1:] if argv is None else argv)
   at = next((number for number, each in enumerate(argv) if each in PARTS), 0)
-  parser = command_lines.Parser('cfn_jax.visualize', __doc__)
+  parser = command_lines.Parser('cfn_jax.visualize', __doc__, usage='PART [options]')
   parser.add_argument('part', choices=PARTS)
   part = parser.parse(argv[at : at + 1]).part
   PARTS[part](argv[:at] + argv[at + 1 :])
@@ -79,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def draw_puzzles(argv: list[str]) -> None:
   """Draws the puzzles of a config."""
-  _read_config(_draw_puzzles, 'puzzles.png', argv)
+  _read_config('puzzles', PUZZLES, _draw_puzzles, argv)
 
 
 def _draw_puzzles(holder: Holder, arguments: list[str]) -> None:
@@ -92,8 +105,8 @@ def _draw_puzzles(holder: Holder, arguments: list[str]) -> None:
 
 def draw_shortcuts(argv: list[str]) -> None:
   """Measures what cues solve of a config's puzzles."""
-  flags.DEFINE_integer('count', 2000, 'Puzzles, each of an image of its own.')
-  _read_config(_draw_shortcuts, 'shortcuts.png', argv)
+  flags.DEFINE_integer('count', 2000, 'puzzles, one per image (default 2000)')
+  _read_config('shortcuts', SHORTCUTS, _draw_shortcuts, argv)
 
 
 def _draw_shortcuts(holder: Holder, arguments: list[str]) -> None:
@@ -111,12 +124,15 @@ def _draw_shortcuts(holder: Holder, arguments: list[str]) -> None:
   terminal.answer(f'{out} and {out.with_suffix(".json").name}: {named["images"]}')
 
 
-def _read_config(draw: Callable[[Holder, list[str]], None], out: str, argv: list[str]) -> None:
+def _read_config(
+  part: str, about: str, draw: Callable[[Holder, list[str]], None], argv: list[str]
+) -> None:
   """Reads the flags of a part that takes a config by absl, as `--config.FIELD` needs."""
   holder = command.define_config()
-  flags.DEFINE_string('out', out, 'The picture to write.')
-  draw_it = functools.partial(draw, holder)
-  app.run(draw_it, [sys.argv[0], *argv], flags_parser=command.parse_flags)
+  out = f'{part}.png'
+  flags.DEFINE_string('out', out, f'picture to write (default {out})')
+  parse = functools.partial(command.parse_flags, prog=f'cfn_jax.visualize {part}', about=about)
+  app.run(functools.partial(draw, holder), [sys.argv[0], *argv], flags_parser=parse)
 
 
 def _open_config(holder: Holder, arguments: list[str], tasks: Sequence[str]) -> pathlib.Path:

@@ -1,4 +1,6 @@
-"""From labels to puzzles: conv1 .. convK of a supervised AlexNet locked in the CFN.
+"""Evaluation: a supervised AlexNet's layers in the CFN.
+
+From labels to puzzles: conv1 .. convK are locked.
 
   alexnet_to_jigsaw.py          the paper's table 3: 100 permutations, ImageNet
   alexnet_to_jigsaw.py:small    32-px tiles of any folder: on a CPU

@@ -1,4 +1,4 @@
-"""Pretraining of the context-free network by jigsaw puzzles: its knobs, and the named variants.
+"""Pretraining by jigsaw puzzles: the context-free network.
 
   cfn.py             the paper's full run: 350,000 steps of 256 puzzles, 1000 permutations, ImageNet
   cfn.py:fast        eight puzzles of each image, begun from a run with 100 permutations

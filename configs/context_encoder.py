@@ -1,4 +1,6 @@
-"""Pretraining by inpainting: what is hidden in an image? Pathak et al., "Context Encoders", 2016.
+"""Pretraining by inpainting: what is hidden in an image?
+
+Pathak et al., "Context Encoders", 2016.
 
   context_encoder.py          views of 227 px of ImageNet, regions of random form are hidden
   context_encoder.py:centre   a square in the middle is hidden instead

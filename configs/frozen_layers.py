@@ -1,4 +1,6 @@
-"""The frozen-layer table: conv1 .. convK of given weights locked in AlexNet, the rest trained anew.
+"""Evaluation: conv1 .. convK locked, the rest trained.
+
+The frozen-layer table: conv1 .. convK of given weights in AlexNet.
 
   frozen_layers.py          the paper's: ImageNet, 450,000 steps for each K; ten random crops
   frozen_layers.py:small    any class folders with a short side of 128 px: minutes on a CPU

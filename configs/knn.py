@@ -1,4 +1,6 @@
-"""Weighted k nearest neighbours on frozen features.
+"""Evaluation: weighted k nearest neighbours.
+
+Features are frozen; each neighbour votes by its similarity.
 
   knn.py             ImageNet, pool5: 20 neighbours, temperature 0.07
   knn.py:voc         a VOC folder: average precision

@@ -1,4 +1,6 @@
-"""Linear probes: a linear classifier on the frozen features of conv1 .. conv5.
+"""Evaluation: linear classifiers on frozen features.
+
+One classifier on each of conv1 .. conv5.
 
   linear_probe.py:zhang       ImageNet as Zhang et al. test AlexNet; the same without a variant
   linear_probe.py:goyal       ImageNet as Goyal et al. test AlexNet trained on puzzles

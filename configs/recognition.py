@@ -1,4 +1,6 @@
-"""Recognition: the CFN on the tiles of whole images, or AlexNet, trained on ImageNet's labels.
+"""Evaluation: the CFN, or AlexNet, trained on labels.
+
+Recognition on ImageNet. The CFN sees the tiles of whole images.
 
   recognition.py                  the CFN: nine tiles of 75 px, the authors' solver
   recognition.py:alexnet          AlexNet: random crops of 227 px of 256, mirrored

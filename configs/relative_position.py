@@ -1,4 +1,6 @@
-"""Pretraining by relative position: where does one tile lie around another? Doersch et al., 2015.
+"""Pretraining by relative position: where does a tile lie?
+
+The source: Doersch et al., 2015.
 
   relative_position.py          on the jigsaw's tiles, at the jigsaw's cost: the fair comparison
   relative_position.py:doersch  the source's tiles: 96 px, 48 px apart, all 40 pairs of an image

@@ -1,4 +1,6 @@
-"""Retrieval: which images or objects are near to one, by frozen features?
+"""Evaluation: retrieval of images or objects.
+
+Which are near to a query, by frozen features?
 
 Paper, section 4.2: objects of VOC2007's test, each the query for those of trainval.
 

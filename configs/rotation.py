@@ -1,4 +1,6 @@
-"""Pretraining by rotation: by how many quarter turns is an image rotated? Gidaris et al., 2018.
+"""Pretraining by rotation: how many quarter turns?
+
+The source: Gidaris et al., 2018.
 
   rotation.py          227-px crops of ImageNet in all four rotations, on AlexNet's stride of 4
   rotation.py:small    half width, 48-px crops: two and a half hours on a CPU, any folder

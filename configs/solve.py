@@ -1,4 +1,6 @@
-"""How well a CFN solves puzzles: bits, single tiles, permutations outside the set, positions.
+"""Evaluation: how well a CFN solves puzzles, in bits.
+
+Also single tiles, permutations outside the set, and positions.
 
   solve.py          all images of the checkpoint's own training, all steps
   solve.py:small    4,000 images for the probe of positions: minutes on a CPU

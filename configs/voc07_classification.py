@@ -1,4 +1,6 @@
-"""VOC classification: mean average precision of AlexNet whose convolutions were pretrained.
+"""Evaluation: VOC classification.
+
+Mean average precision of an AlexNet with pretrained convolutions.
 
   voc07_classification.py          VOC2007, trainval and test, by the framework's settings
   voc07_classification.py:small    a VOC folder of small images, its train and val: on a CPU

@@ -1,4 +1,6 @@
-"""VOC detection: mean average precision of Fast R-CNN whose convolutions were pretrained.
+"""Evaluation: VOC detection by Fast R-CNN.
+
+Mean average precision, with pretrained convolutions.
 
   voc07_detection.py                 VOC2007, trainval and test, five scales: the paper's
   voc07_detection.py:single_scale    the framework's own settings, one scale

@@ -1,4 +1,6 @@
-"""VOC segmentation: mean IoU of FCN-AlexNet-32s whose convolutions were pretrained.
+"""Evaluation: VOC segmentation by FCN-AlexNet-32s.
+
+Mean IoU, with pretrained convolutions.
 
   voc12_segmentation.py          VOC2012, train and val, or SBD's train (data.sbd_root)
   voc12_segmentation.py:small    a VOC folder of small images: on a CPU

@@ -1,10 +1,12 @@
-"""Compiles the training step for machines that are not here, and says what became of it.
+"""Compiles the training step for machines that are not here: does it fit, scale, what is slow?
 
-Does it fit, does it scale, what is slow: before anything is rented. Prints a line of JSON for each
-target, of one step on one device: memory, collectives, arithmetic of products and convolutions,
-bytes that operations read and write, scatters, on a TPU the compiler's estimate of cycles; and the
-least seconds that arithmetic and memory allow. The figures are the compiler's, not times. Needs the
-extra `.[compile]`.
+    python -m cfn_jax.benchmark compile --dtype=bfloat16 --batch=2048 --target=h100:1,h100:8
+    python -m cfn_jax.benchmark compile --dtype=bfloat16 --target=v5e:2x2 --top=10
+
+Prints a line of JSON for each target, of one step on one device: memory, collectives, arithmetic of
+products and convolutions, bytes that operations read and write, scatters, on a TPU the compiler's
+estimate of cycles; and the least seconds that arithmetic and memory allow. The figures are the
+compiler's, not times. Needs the extra `.[compile]`. See docs/clusters.md.
 """
 
 import argparse
@@ -54,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help=f'one, or several with commas between: {", ".join(hardware.TARGETS)}',
   )
   steps.add_arguments(parser)
-  add('--top', type=int, default=0, help='print the costliest operations, that many')
-  add('--dump', action='place', default='', metavar='FILE', help='write the compiled program')
+  add('--top', type=int, default=0, help='number of costliest operations to print')
+  add('--dump', action='place', default='', help='write the compiled program')
 
 
 def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -1,8 +1,11 @@
 """Measures the loader: from files or records to batches of puzzles, as a training run makes them.
 
-Prints puzzles a second, with `--workers=0` also puzzles for each second of CPU time, how many
-images could be read and decoded alone in that time, and the share of each stage: reading, decoding,
-making the puzzle (crop, grey, tiles, shuffle) and stacking the batch.
+    python -m cfn_jax.benchmark input --images=DIR --workers=0
+    python -m cfn_jax.benchmark input --images=DIR --workers=2 --puzzles-per-image=4
+
+Prints puzzles per second. With `--workers=0` it also prints puzzles per second of CPU time, the
+images that could be read and decoded alone in that time, and the share of each stage: reading,
+decoding, making the puzzle (crop, grey, tiles, shuffle) and stacking the batch.
 """
 
 import argparse
@@ -30,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--images', action='place', required=True, help='folder of images, or of prepared records')
   add('--workers', type=int, default=0, help='loader processes (default 0: this one)')
   add('--seconds', type=float, default=10, help='how long to measure (default 10)')
-  add('--batch', type=int, default=64, help='images a batch (default 64)')
+  add('--batch', type=int, default=64, help='images per batch (default 64)')
   add('--config', default='cfn', help="whose puzzle to make (default: the paper's)")
   add('--puzzles-per-image', type=int, default=1, help='puzzles of each decoded image (default 1)')
 

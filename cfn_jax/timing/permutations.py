@@ -1,4 +1,7 @@
-"""Measures the CPU seconds that making a permutation set takes, from a cold start."""
+"""Measures the CPU seconds that making a permutation set takes, from a cold start.
+
+python -m cfn_jax.benchmark permutations --num=1000
+"""
 
 import argparse
 import time
@@ -13,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--method', default='max', help=', '.join(permutations.METHODS))
   parser.add_argument('--ties', default='spread', help=', '.join(permutations.TIES))
   parser.add_argument('--mean', type=float, default=0.0, help='for --method=target')
-  parser.add_argument('--min-distance', type=int, default=0, metavar='D')
+  parser.add_argument('--min-distance', type=int, default=0, help='smallest distance allowed')
   parser.add_argument('--grid', type=int, default=3, help='tiles along a side (default 3)')
-  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--seed', type=int, default=0, help='of the draws (default 0)')
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:

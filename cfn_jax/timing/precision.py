@@ -1,8 +1,10 @@
 """Measures what bfloat16 costs the gradient: its relative error against float32, layer by layer.
 
-On the first batch of training from a folder of images, at the config's initial weights, without
-dropout. Beside the whole error stand those that rounding the parameters, or the prepared tiles,
-alone would give; the rest comes from the maps and their gradients.
+    python -m cfn_jax.benchmark precision --images=DIR --batch=16
+
+It takes the first batch of training from a folder of images, at the config's initial weights,
+without dropout. Beside the whole error stand those of rounding only the parameters, or only the
+prepared tiles; the rest comes from the maps and their gradients.
 """
 
 import argparse

@@ -1,6 +1,9 @@
 """Measures the training step: all that a real step does on the device, on puzzles of noise.
 
-Prints puzzles and images a second, the median seconds of a step, the time to compile it, the
+    python -m cfn_jax.benchmark step --batch=16 --steps=5
+    python -m cfn_jax.benchmark step --config=cfn:small --dtype=bfloat16
+
+Prints puzzles and images per second, the median seconds of a step, the time to compile it, the
 arithmetic of the network (convolutions and matmuls, forward and backward) and how fast it went, and
 the peak memory.
 """

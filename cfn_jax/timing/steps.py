@@ -50,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the options that choose a step."""
   add = parser.add_argument
   add('--config', default='cfn', help='NAME or FILE.py, with :VARIANT (default: the paper)')
-  add('--batch', type=int, default=0, help="images a step (default: the config's)")
+  add('--batch', type=int, default=0, help="images per step (default: the config's)")
   add('--dtype', default='', help="float32 or bfloat16 (default: the config's)")
   add('--remat', action='store_true', help='compute the trunk again in the backward pass')
   add('--accumulate-steps', type=int, default=0, help="parts of a batch (default: the config's)")
-  add('--permutations-per-pass', type=int, default=0, help="puzzles an image (default: config's)")
+  add('--permutations-per-pass', type=int, default=0, help="puzzles per image (default: config's)")
 
 
 def read_config(
