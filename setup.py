@@ -74,6 +74,7 @@ setup(
     'test': [
       *PHOTOGRAPHS,
       BOKEH,
+      'codespell>=2.4,<3',
       'hypothesis>=6.100,<7',
       'mean-average-precision>=2024.1,<2025',
       'mypy>=2.3,<3',
