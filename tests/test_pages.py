@@ -21,21 +21,7 @@ OTHERS_FLAGS = {
   *('array', 'dry-run', 'file_format', 'manual_dir', 'nodes', 'requeue', 'shm-size', 'signal'),
   'with',
 }
-FILES = {
-  'caffemodel',
-  'csv',
-  'html',
-  'json',
-  'jsonl',
-  'md',
-  'npy',
-  'npz',
-  'png',
-  'pth',
-  'py',
-  'sh',
-  'txt',
-}
+FILES = {'caffemodel', 'csv', 'html', 'json', 'md', 'npy', 'npz', 'png', 'pth', 'py', 'safetensors'}
 
 
 @functools.cache
