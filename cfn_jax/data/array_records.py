@@ -96,6 +96,7 @@ class RecordsSource(Source):
     return Record(data, name, int(self._labels[place]))
 
   def labels(self) -> np.ndarray:
+    """Returns the class of each image: int32 `[n]`, -1 without one."""
     return self._labels[self._positions]
 
   def _reader(self, shard: int) -> Any:
@@ -125,9 +126,9 @@ class Index:
   checksum: str
 
   def source(self, chosen: np.ndarray, class_names: tuple[str, ...]) -> RecordsSource:
-    """The records where `chosen`, bool [number of records], numbered by `class_names`.
+    """Returns the records that `chosen`, bool `[n]`, selects, numbered by `class_names`.
 
-    Where these are not all of the records' own classes, labels are -1.
+    If `class_names` lack a class of the records, labels are -1.
     """
     numbers = renumber(self.class_names, class_names)
     known = numbers[0] >= 0

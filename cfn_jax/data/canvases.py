@@ -58,7 +58,7 @@ class Sizes:
 
   @classmethod
   def as_they_are(cls, native: np.ndarray) -> 'Sizes':
-    """Returns those of images that are not resized."""
+    """Returns the sizes of images `[n, 2]` that are not resized."""
     return cls(native, np.ones((len(native), 1)), native[:, None])
 
 
@@ -101,12 +101,12 @@ def find(canvases: np.ndarray, sides: np.ndarray) -> tuple[int, int]:
 
 
 def count_pixels(canvases: np.ndarray) -> int:
-  """Returns the pixels of the largest canvas."""
+  """Returns the pixels of the largest of the canvases `[n, 2]`."""
   return int(np.prod(canvases, axis=1).max())
 
 
 def tell(canvases: np.ndarray) -> str:
-  """Writes how many there are, and their heights and widths."""
+  """Describes canvases `[n, 2]`: their number, and their heights and widths in px."""
   sides = ', '.join(f'{height} x {width}' for height, width in canvases.tolist())
   return f'{len(canvases)} ({sides})'
 
@@ -142,6 +142,7 @@ class Doubled:
     return None
 
   def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns the labels `[n, K]` of the source, and its class names."""
     return self.source.multi_labels(origin)
 
   def identify(self) -> str:

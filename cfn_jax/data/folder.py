@@ -42,10 +42,11 @@ class NamedSource(Source):
     return len(self.names)
 
   def labels(self) -> np.ndarray:
+    """Returns the class of each image `[n]`; -1 without one."""
     return self._labels
 
   def relabel(self, labels: np.ndarray, class_names: tuple[str, ...]) -> None:
-    """Sets the labels of the images, and the classes that these number."""
+    """Sets the labels `[n]` of the images, and the names of their classes."""
     self._labels, self.class_names = labels, class_names
     self.fingerprint = digest_labels(self.fingerprint.encode(), labels, class_names)
 
@@ -180,13 +181,13 @@ def warn_of_splits(root: pathlib.Path, classes: tuple[str, ...]) -> None:
 def hash_split(
   names: listing.Names, val_fraction: float, *, where: object, instead: str
 ) -> np.ndarray:
-  """Says for each name whether it is held out, bool [number of names], by its own hash alone.
+  """Returns for each name whether it is held out, bool `[n]`, by its own hash alone.
 
   Args:
     where, instead: for messages: the images' place, and the field that names others.
 
   Raises:
-    SourceError: a fraction that is none; nothing is left for training.
+    SourceError: the fraction is not in 0..1, or nothing is left for training.
   """
   if not 0 <= val_fraction < 1:
     raise SourceError(f'data.val_fraction = {val_fraction}: it must be at least 0 and below 1')
@@ -203,13 +204,13 @@ def hash_split(
 
 
 def digest_labels(told: bytes, labels: np.ndarray, class_names: Sequence[str]) -> str:
-  """Digests what tells images from others, with their labels and the names of the classes."""
+  """Returns a digest of what identifies images, of their labels `[n]`, and of the class names."""
   named = '\0'.join(class_names).encode('utf8', 'surrogateescape')
   return hashlib.sha256(told + labels.tobytes() + named).hexdigest()[:32]
 
 
 def number_classes(names: listing.Names, classes: tuple[str, ...]) -> np.ndarray:
-  """Numbers the first-level folders as `classes` are, int32 [number of names]; others: -1."""
+  """Returns the class of each name by its first-level folder, int32 `[n]`; -1 for others."""
   index = {os.fsencode(name): place for place, name in enumerate(classes)}
   found = (index.get(name.partition(b'/')[0], -1) for name in names.encoded())
   return np.fromiter(found, np.int32, len(names))

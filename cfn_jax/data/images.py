@@ -61,7 +61,7 @@ def decode_image(
   name: str = '',
   min_side_px: int = 0,
 ) -> np.ndarray:
-  """Decodes an encoded picture into an RGB image uint8 [H, W, 3], upright.
+  """Decodes an encoded picture into an RGB image uint8 `[H, W, 3]`, upright.
 
   Grey pictures have three equal channels. Transparent pixels lie over white. 16-bit channels keep
   their high byte. `min_side_px` > 0 lets the JPEG decoder halve the picture up to three times while
@@ -87,9 +87,9 @@ def decode_image(
 def resize_short_side(
   image: np.ndarray, short_side_px: int, *, upsample: bool = False
 ) -> np.ndarray:
-  """Resizes uint8 [H, W, 3] to a short side of `short_side_px`, aspect kept, antialiased.
+  """Resizes uint8 `[H, W, 3]` to a short side of `short_side_px`, aspect kept, antialiased.
 
-  A picture that is small enough already comes back as it is, unless `upsample` is set.
+  A picture that is small enough is returned as it is, unless `upsample` is set.
 
   >>> resize_short_side(np.zeros((300, 600, 3), np.uint8), 100).shape
   (100, 200, 3)

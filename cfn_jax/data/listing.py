@@ -81,11 +81,11 @@ class Names:
     return map(os.fsdecode, self.encoded())
 
   def encoded(self) -> list[bytes]:
-    """All names as the file system spells them."""
+    """Returns all names as the file system spells them."""
     return self.blob.split(b'\0')[:-1]
 
   def where(self, chosen: np.ndarray) -> 'Names':
-    """The names where `chosen`, bool [number of names], is set."""
+    """Returns the names that `chosen`, bool `[n]`, selects."""
     kept = itertools.compress(self.encoded(), chosen.tolist())
     return Names(b''.join(name + b'\0' for name in kept))
 

@@ -53,7 +53,7 @@ def of_exif(tiff: bytes) -> int:
 
 
 def apply(image: np.ndarray, orientation: Any) -> np.ndarray:
-  """Turns and mirrors [H, W, 3] upright; unknown orientations leave it as it is."""
+  """Turns and mirrors `[H, W, 3]` upright; unknown orientations leave it as it is."""
   if orientation == 2:
     image = image[:, ::-1]
   elif orientation == 3:

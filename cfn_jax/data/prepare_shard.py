@@ -65,9 +65,10 @@ def make_shard(
 
 
 def shrink(data: bytes | np.ndarray, settings: Settings) -> tuple[bytes, int, int]:
-  """Returns the JPEG bytes, height and width that are stored for the bytes of an image.
+  """Returns the JPEG, its height and its width (px) that are stored for the bytes of an image.
 
-  An upright JPEG that is small enough already keeps its bytes: encoding it again would only lose.
+  An upright JPEG that is small enough keeps its bytes: encoding it again would only lose. The image
+  is decoded to uint8 `[H, W, 3]`.
 
   Raises:
     BadImage: it cannot be decoded, or not be a JPEG.
@@ -88,7 +89,7 @@ def shrink(data: bytes | np.ndarray, settings: Settings) -> tuple[bytes, int, in
 
 
 def encode(image: np.ndarray, quality: int) -> bytes:
-  """Encodes uint8 [H, W, 3] as a JPEG, with one channel where the three are equal."""
+  """Encodes uint8 `[H, W, 3]` as a JPEG, with one channel where the three are equal."""
   red, form = image[:, :, :1], {'colorsubsampling': '420'}
   # A few rows first: nearly every image in colour shows it there.
   if (image[::16] == red[::16]).all() and (image == red).all():

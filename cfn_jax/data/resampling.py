@@ -9,11 +9,14 @@ cv2.setNumThreads(1)  # images are spread over processes; threads within one wou
 
 
 def resample(image: np.ndarray, box: tuple[float, float, float, float], side: int) -> np.ndarray:
-  """Resizes the box (left, top, right, bottom) of an image to `side` x `side`, antialiased.
+  """Resizes a box of an image uint8 `[H, W, 3]` to `[side, side, 3]`, antialiased.
 
   Enlarging is bilinear. Shrinking by up to 2 takes the mean of 2 x 2 bilinear samples for each
-  pixel, which differs from Pillow's antialiased bilinear filter by less than half a level in the
-  mean and takes half its time; shrinking by more takes the mean of each pixel's area.
+  pixel. It differs from Pillow's antialiased bilinear filter by less than half a level in the mean
+  and takes half its time. Shrinking by more takes the mean of each pixel's area.
+
+  Args:
+    box: left, top, right, bottom, in px.
   """
   left, top, right, bottom = box
   shrinking = max(right - left, bottom - top) / side

@@ -47,7 +47,7 @@ def choose_records(source: Source, limit: int) -> np.ndarray:
 
 
 def take_turns(labels: np.ndarray, order: np.ndarray) -> np.ndarray:
-  """Puts records into an order in which classes take turns; those of a class keep theirs.
+  """Reorders records `[n]` so that classes take turns; those of a class keep their order.
 
   >>> take_turns(np.array([0, 0, 0, 1, 1]), np.array([4, 2, 1, 0, 3])).tolist()
   [4, 2, 1, 3, 0]

@@ -70,7 +70,7 @@ class TfdsSource(Source):
     self.class_names, self.foreign_classes = (known, ()) if matched else ((), own)
 
   def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Reads the labels of a data set that is made like `voc`, whatever their origin.
+    """Reads the labels uint8 `[n, K]` of a data set that is made like `voc`, whatever their origin.
 
     Its feature `labels` lists the classes in an image, `labels_no_difficult` those with an object
     that is not difficult.

@@ -53,6 +53,7 @@ class VocSource(folder.FileSource):
     return [stem_of(name) for name in self.names]
 
   def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Reads the labels uint8 `[n, K]` of the images, and the class names."""
     return voc_labels.read_labels(pathlib.Path(self.root), self._split, self.stems(), origin=origin)
 
 

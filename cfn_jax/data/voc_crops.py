@@ -74,6 +74,7 @@ class ObjectSource(Source):
     return f'ObjectSource({self.fingerprint})'
 
   def labels(self) -> np.ndarray:
+    """Returns the class of each record `[n]`."""
     return self._labels
 
   def identify(self) -> str:
@@ -103,7 +104,7 @@ class MakeCrops:
     return {'image': view[None], 'label': np.array([visit.label, visit.record], np.int32)}
 
   def cut(self, image: np.ndarray, record: int) -> np.ndarray:
-    """Returns the part of a record's image that is seen: no pixel outside its box."""
+    """Returns the part of a record's image uint8 `[H, W, 3]` in its box."""
     if not len(self.boxes):
       return image
     left, top, right, bottom = self.boxes[record].tolist()

@@ -100,7 +100,7 @@ def describe_training(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def hash_arrays(params: Mapping[str, Mapping[str, np.ndarray]]) -> str:
-  """Returns the SHA-256 over names, types, shapes and values of parameters."""
+  """Returns the SHA-256 of parameters `[...]`: of their names, types, shapes and values."""
   digest = hashlib.sha256()
   for layer in sorted(params):
     for name in sorted(params[layer]):

@@ -162,9 +162,10 @@ def judge(
 def choose_queries(
   labels: np.ndarray, gallery_labels: np.ndarray, count: int, *, seed: int
 ) -> np.ndarray:
-  """Draws queries class by class, one of each in turn, up to a count: int64, sorted by class.
+  """Draws queries class by class, one of each in turn; returns int64 `[count]`, sorted by class.
 
-  Queries to which nothing is relevant are passed over.
+  Labels are `[n]` of the queries and `[m]` of the gallery. Queries without a right answer are
+  skipped.
   """
   order = streams.make_rng(seed, 0, streams.SHEET).permutation(len(labels))
   order = order[np.isin(labels[order], gallery_labels)]

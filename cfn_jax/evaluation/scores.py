@@ -58,7 +58,7 @@ def eleven_point_precision(
 ) -> float:
   """Returns the mean, over recalls 0, 0.1 .. 1, of the best precision at that recall or more.
 
-  Arguments, errors and nan as in `average_precision`.
+  Scores and labels are `[n]`. Arguments, errors and nan as in `average_precision`.
 
   >>> eleven_point_precision(np.array([3.0, 2.0, 1.0]), np.array([1, 0, 1])).__round__(4)
   0.8485
@@ -161,9 +161,9 @@ def draw_means(
 
 
 def keep_draws(name: str, drawn: np.ndarray) -> dict[str, Any]:
-  """Returns the 95 % interval of a figure over draws of the test images, and what they gave.
+  """Returns the 95 % interval of a figure's draws `[draws]` of test images, and the draws.
 
-  The interval is that of test images alone: training is not repeated.
+  The interval covers test images alone: training is not repeated.
   """
   low, high = find_interval(drawn)
   kept = [round(value, 6) for value in drawn.tolist()]
@@ -214,7 +214,7 @@ def draw_times(images: int, *, draws: int, seed: int) -> np.ndarray:
 
 
 def find_interval(figures: np.ndarray) -> tuple[float, float]:
-  """Returns the 95 % interval of the figures of draws, without those that are nan; nan of none."""
+  """Returns the 95 % interval of the figures `[draws]`, without nan; nan if none is left."""
   known = figures[~np.isnan(figures)]
   low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (math.nan, math.nan)
   return float(low), float(high)

@@ -146,11 +146,13 @@ def make_evaluation(
   shown: np.ndarray,
   members: symmetries.Symmetries | None = None,
 ) -> tasks.RowEvaluation:
-  """Builds a pass over puzzles of the permutations `shown`: the network's set, or others.
+  """Builds a pass over puzzles of permutations: the network's set, or others.
 
-  Its parameters are `network` and `probe`. Of others there is no label, so no loss and no bits.
+  Its parameters are `network` and `probe`. Other permutations have no label, so no loss and no
+  bits.
 
   Args:
+    shown: permutations `[n, T]`.
     members: the symmetries of the network's set that vote; None: no vote.
   """
   visits = trained.make_transform(shown, config.solve.puzzles_per_image)

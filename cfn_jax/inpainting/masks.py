@@ -56,7 +56,7 @@ class Mask:
       )
 
   def draw(self, rng: np.random.Generator) -> np.ndarray:
-    """Draws a mask."""
+    """Draws a mask: bool `[px, px]`, True where pixels are hidden."""
     if self.kind == 'centre':
       hidden = np.zeros((self.view_px, self.view_px), bool)
       start = (self.view_px - self.side_px) // 2

@@ -14,7 +14,7 @@ _PROJECTION = (
 
 
 def make_grey(image: np.ndarray) -> np.ndarray:
-  """Replaces colour by luma (Rec. 601) in all three channels."""
+  """Replaces the colours of uint8 `[H, W, 3]` by luma (Rec. 601) in all three channels."""
   return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
 
 
@@ -28,7 +28,7 @@ def project_colour(image: np.ndarray) -> np.ndarray:
 
 
 def is_grey(image: np.ndarray) -> bool:
-  """Says whether the three channels are equal everywhere."""
+  """Returns whether the three channels of `[H, W, 3]` are equal everywhere."""
   middle = image[image.shape[0] // 2]  # most colour photographs are told by one row
   for part in (middle, image):
     if (part[..., 0] != part[..., 1]).any() or (part[..., 1] != part[..., 2]).any():

@@ -191,7 +191,7 @@ class Pretext:
   def answer(
     self, params: Any, tiles: jax.Array, batch: tasks.Batch, key: jax.Array | None = None
   ) -> jax.Array:
-    """Returns the logits of a batch whose tiles are prepared."""
+    """Returns the logits of a batch with prepared tiles, float32 `[B, T, h, w, C]`."""
     arguments: dict[str, Any] = {}
     if self.transform.puzzles > 1:
       arguments['rows'] = self._rows(batch)
@@ -231,7 +231,7 @@ class Pretext:
     return dataclasses.replace(self, questions=asked, transform=visits)
 
   def answers(self, label: jax.Array) -> jax.Array:
-    """Returns the classes that answer questions, by their numbers."""
+    """Returns the classes that answer questions, by the numbers `[B, ...]` of these."""
     return jnp.asarray(self.questions.answers)[label]
 
 

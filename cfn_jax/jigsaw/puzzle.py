@@ -265,7 +265,7 @@ def assemble(tiles: np.ndarray, *, columns: int, gap_px: int = 0, fill: int = 25
 
 
 def unshuffle(puzzle: np.ndarray, permutation: np.ndarray) -> np.ndarray:
-  """Puts the tiles back: the inverse of `puzzle[i] = tiles[permutation[i]]`.
+  """Puts the tiles `[T, ...]` back: the inverse of `puzzle[i] = tiles[permutation[i]]`.
 
   >>> tiles = np.array([10, 11, 12, 13])
   >>> permutation = np.array([2, 0, 3, 1])

@@ -79,7 +79,7 @@ class MakePuzzle:
     return labels.reshape(count, self.puzzles)
 
   def sample(self, visit: pipeline.Visit, labels: np.ndarray | None = None) -> puzzle.Puzzle:
-    """Draws the puzzle of a visit, its crop included; `labels` are drawn too unless given."""
+    """Draws the crop and the puzzle of a visit, and `labels` `[k]` unless they are given."""
     return puzzle.sample_puzzle(
       visit.image,
       self.geometry,

@@ -50,7 +50,7 @@ def encode_picture(path: str, permutations: np.ndarray, *, grid: tuple[int, int]
 
 
 def draw_distances(axes: 'Axes', permutations: np.ndarray, summary: measures.Summary) -> None:
-  """Draws the histogram of the distances between distinct pairs, in per cent of the pairs."""
+  """Draws the distances between the rows of `[N, T]`, in per cent of the distinct pairs."""
   counts = measures.count_distances(permutations)
   shares = 100 * counts / counts.sum()
   bars = axes.bar(np.arange(len(counts)), shares, color=BLUE, width=0.8)
@@ -82,7 +82,7 @@ def draw_distances(axes: 'Axes', permutations: np.ndarray, summary: measures.Sum
 
 
 def draw_counts(axes: 'Axes', permutations: np.ndarray) -> None:
-  """Draws how often each tile stands at each position; even counts mean a large mean distance."""
+  """Draws how often `[N, T]` has each tile at each position; even counts: a large mean distance."""
   counts = measures.count_values(permutations)
   num, tiles = permutations.shape
   # The scale starts at 0 and is centred on the even count, so that chance is not made to look big.
@@ -110,7 +110,7 @@ def draw_counts(axes: 'Axes', permutations: np.ndarray) -> None:
 
 
 def draw_examples(axes: 'list[Axes]', permutations: np.ndarray, grid: tuple[int, int]) -> None:
-  """Draws the unshuffled grid, then the puzzles of some permutations of the set."""
+  """Draws the unshuffled grid, then the puzzles of some permutations of the set `[N, T]`."""
   tiles = permutations.shape[1]
   rows = np.unique(np.linspace(0, len(permutations) - 1, len(axes) - 1).astype(int))
   colours = make_colours(grid)

@@ -77,7 +77,7 @@ def draw_units(path: pathlib.Path, layers: Mapping[str, Sequence[Unit]], *, titl
 
 
 def lay_out(unit: Unit) -> np.ndarray:
-  """Lays a unit's tiles out in rows of four, enlarged to at least 64 px, with their frames."""
+  """Returns a unit's tiles in rows of four, at least 64 px wide, framed: uint8 `[H, W, 3]`."""
   factor = math.ceil(_TILE_PX / len(unit.tiles[0].tile))
   drawn = []
   for tile in unit.tiles:

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def compare(
   pretext: pretexts.Pretext, params: Any, batch: dict[str, np.ndarray]
 ) -> dict[str, dict[str, float]]:
-  """Returns the relative errors by parameter, and by what is rounded."""
+  """Returns the relative errors by parameter and by what is rounded; tiles `[B, T, h, w, 3]`."""
   models = {
     dtype: pretext.model.clone(trunk=pretext.model.trunk.clone(dtype=dtype))
     for dtype in (jnp.float32, jnp.bfloat16)
@@ -100,5 +100,5 @@ def compare(
 
 
 def distance(found: jax.Array, exact: jax.Array) -> float:
-  """Returns the norm of the difference, as a share of the exact norm."""
+  """Returns the norm of the difference of two arrays `[...]`, as a share of the exact norm."""
   return float(jnp.linalg.norm(found - exact) / jnp.linalg.norm(exact))

@@ -81,7 +81,7 @@ def read_config(
 
 
 def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.ndarray]]:
-  """Builds the task of a config and a batch of one row, without its data and weights.
+  """Builds the task of a config and a batch `[1, ...]`, without its data and weights.
 
   Raises:
     CfnError: what is wrong in the config.
@@ -110,9 +110,9 @@ def make_dense(config: ml_collections.ConfigDict, *, regions: int = 2000) -> den
 def make_classifier(
   config: ml_collections.ConfigDict,
 ) -> tuple[tasks.Task, dict[str, np.ndarray]]:
-  """Builds the task of a classifier on labelled images; its trunk is drawn.
+  """Builds the task of a classifier on labelled images, and a batch `[1, ...]`; its trunk is drawn.
 
-  Of several runs it is the first: that of the frozen-layer table which locks least.
+  If the config has several runs, it is the first: in the frozen-layer table, the least locked one.
   """
   classes = CLASSES[config.task]
   multilabel = config.task == 'voc_classification'
@@ -141,7 +141,7 @@ def make_pretext(config: ml_collections.ConfigDict) -> pretexts.Pretext:
 
 
 def make_batch(pretext: pretexts.Pretext, size: int) -> dict[str, np.ndarray]:
-  """Makes a batch of noise with labels."""
+  """Makes a batch of noise with labels: `tiles` uint8 `[size, T, h, w, 3]`, `label` int32."""
   rng = np.random.default_rng(0)
   geometry, k = pretext.transform.geometry, pretext.transform.puzzles
   shown = geometry.tiles if k > 1 else pretext.questions.shown

@@ -181,7 +181,7 @@ class InFlight:
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-  """Splits this host's rows of a batch over its devices."""
+  """Splits this host's rows of a batch, `[B / hosts, ...]`, over its devices."""
   return {
     name: jax.make_array_from_process_local_data(split(mesh), rows) for name, rows in batch.items()
   }
@@ -190,7 +190,7 @@ def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Arra
 def put_ahead(
   batches: Iterator[Mapping[str, np.ndarray]], mesh: Mesh
 ) -> Iterator[dict[str, jax.Array]]:
-  """Puts batches on the devices `AHEAD` of their use, so that no step waits for a copy."""
+  """Puts batches `[B, ...]` on the devices `AHEAD` of their use, so no step waits for a copy."""
   queue: collections.deque[dict[str, jax.Array]] = collections.deque()
   arriving = (put_batch(batch, mesh) for batch in batches)
   queue.extend(itertools.islice(arriving, AHEAD))

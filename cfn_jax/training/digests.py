@@ -32,9 +32,9 @@ def name_path(path: tuple[Any, ...]) -> str:
 
 
 def copy_to_host(tree: Any) -> dict[str, np.ndarray]:
-  """Copies the arrays that this host holds a whole of; the devices may change theirs meanwhile.
+  """Copies the arrays `[...]` that this host holds whole; the devices may change theirs meanwhile.
 
-  Arrays that are spread over several hosts are not hashed: no host could.
+  Arrays that are spread over several hosts are left out: no host can hash them.
   """
   held = {
     name: leaf
@@ -50,7 +50,7 @@ def describe(leaf: Any) -> str:
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> Digests:
-  """Returns the shape, dtype and SHA-256 (of the bytes in C order) of each array."""
+  """Returns the shape, dtype and SHA-256 (of the bytes in C order) of each array `[...]`."""
 
   def hash_one(array: np.ndarray) -> dict[str, Any]:
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -62,7 +62,7 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> Digests:
 
 
 def compare(saved: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, np.ndarray]) -> list[str]:
-  """Returns the names of the arrays that are not what was saved."""
+  """Returns the names of the arrays `[...]` that differ from what was saved."""
   ours = hash_arrays(arrays)
   return [name for name in sorted({*saved, *ours}) if saved.get(name) != ours.get(name)]
 

@@ -68,7 +68,7 @@ def load_npz(path: pathlib.Path) -> tuple[weights_lib.Params, dict[str, Any], li
 
 
 def load_npy(path: pathlib.Path) -> np.ndarray:
-  """Reads a `.npy` file of numbers.
+  """Reads a `.npy` file of numbers `[...]`.
 
   Raises:
     WeightsError: the file is damaged, holds objects, or states a size that it does not have.
@@ -104,13 +104,13 @@ def _read_array(file: IO[bytes], held: int, name: str) -> np.ndarray:
 def save_safetensors(
   path: pathlib.Path, arrays: Mapping[str, np.ndarray], record: Mapping[str, Any]
 ) -> None:
-  """Writes arrays under PyTorch's names, and the record; equal weights give equal bytes."""
+  """Writes arrays `[...]` under PyTorch's names, and the record; equal weights have equal bytes."""
   metadata = {_METADATA: json.dumps(record, sort_keys=True)}
   safetensors.numpy.save_file(dict(arrays), path, metadata=metadata)
 
 
 def load_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-  """Reads all arrays of floats, float32, and the record (`{}` where there is none).
+  """Reads all arrays of floats as float32 `[...]`, and the record (`{}` without one).
 
   Raises:
     WeightsError: the file is damaged or empty, or a weight or bias in it is of another type.
@@ -142,7 +142,7 @@ def is_float(name: str, dtype: str) -> bool:
 
 
 def as_float32(array: np.ndarray, name: str) -> np.ndarray:
-  """Returns an array as float32; raises WeightsError for another kind than floats."""
+  """Returns an array `[...]` as float32; raises WeightsError for another kind than floats."""
   if str(array.dtype) not in _DTYPES:
     raise WeightsError(f'{name} is {array.dtype}: one of {", ".join(_DTYPES)} is needed')
   return np.ascontiguousarray(array, np.float32)

@@ -52,7 +52,7 @@ class Layer:
   blobs: Sequence[Any] = ()
 
   def arrays(self) -> list[np.ndarray]:
-    """Reads the layer's arrays, float32."""
+    """Reads the layer's arrays: kernel float32 `[out, in / groups, kh, kw]` and bias `[out]`."""
     return [_read_blob(blob, self.name) for blob in self.blobs]
 
 

@@ -86,15 +86,15 @@ PackedNetParameter: Any = _packed['caffe.NetParameter']
 
 
 def add_blob(layer: Any, array: np.ndarray) -> None:
-  """Adds an array to a layer of a `PackedNetParameter`, as float32."""
+  """Adds an array `[...]` to a layer of a `PackedNetParameter`, as float32."""
   data = array.astype('<f4', copy=False).tobytes()
   layer.blobs.add(shape={'dim': array.shape}, data=data)
 
 
 def read_numbers(blob: Any) -> np.ndarray:
-  """Returns the numbers of a BlobProto, flat and float32; doubles where it has those, as Caffe.
+  """Returns the numbers of a BlobProto, float32 `[n]`; its doubles if it has some, as Caffe does.
 
-  Protocol Buffers encodes them in one piece, however the file did. Doubles too large are inf.
+  Protocol Buffers encodes them in one piece, however the file did. Too large doubles become inf.
   """
   packed = _packed['caffe.BlobProto'].FromString(blob.SerializeToString())
   is_double = bool(blob.double_data)

@@ -52,18 +52,17 @@ def require_torch() -> Any:
 
 
 def save_state_dict(arrays: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
-  """Writes a state dict that `torch.load(..., weights_only=True)` reads."""
+  """Writes arrays `[...]` as a state dict that `torch.load(..., weights_only=True)` reads."""
   torch = require_torch()
   torch.save({name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, path)
 
 
 def load_state_dict(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """Reads the tensors of a state dict or of a training checkpoint that holds one.
+  """Reads the tensors `[...]` of a state dict, or of a training checkpoint that holds one.
 
   Raises:
-    WeightsError: PyTorch is missing; the file is damaged; a weight or bias is of no type that is
-      read; it holds more than tensors and plain values (such a pickle could run code, so it is not
-      opened).
+    WeightsError: PyTorch is missing; the file is damaged; a weight or bias has an unknown type; it
+      holds more than tensors and plain values (such a pickle could run code, so it is not opened).
   """
   torch = require_torch()
   try:
@@ -103,7 +102,7 @@ def _find_tensors(loaded: Any, tensor: type) -> dict[str, Any]:
 
 
 def from_state_dict(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
-  """Returns parameters, and the layer order and conv1's stride where the names imply them.
+  """Returns parameters of arrays `[...]`, the layer order and conv1's stride if names imply them.
 
   Keys: ours with any prefix, or VISSL's with BatchNorm folded. Copies that share their weights
   (`conv1_s1`, `conv1_s2`, ...) are one layer.
@@ -189,11 +188,11 @@ def _from_vissl(arrays: Mapping[str, np.ndarray]) -> layouts.Found:
 
 
 def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:
-  """Returns the trunk under the names of VISSL's `alexnet_jigsaw` (order 'caffenet') or
-  `alexnet_bvlc` (order 'alexnet').
+  """Returns the trunk's arrays `[out, in / groups, kh, kw]` and `[out]` under VISSL's names.
 
-  The first has BatchNorm after conv3 .. conv5: it is set so that it changes nothing. VISSL's
-  poolings round sizes down, Caffe's and ours up: the last row and column may be missing there.
+  They are those of `alexnet_jigsaw` for order 'caffenet', of `alexnet_bvlc` for order 'alexnet'.
+  The first has BatchNorm after conv3 .. conv5, set so that it changes nothing. VISSL's poolings
+  round sizes down, Caffe's and ours up: the last row and column may be missing there.
 
   Raises:
     WeightsError: other channels or groups than AlexNet's, which VISSL's trunks do not have.

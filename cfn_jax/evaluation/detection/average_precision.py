@@ -254,9 +254,9 @@ def eleven_points(right: np.ndarray, precision: np.ndarray, positives: np.ndarra
 
 
 def area(right: np.ndarray, precision: np.ndarray, positives: np.ndarray) -> np.ndarray:
-  """Returns the area under the best precision at each recall or more.
+  """Returns the area `[draws]` under the best precision at each recall or more.
 
-  Arguments and result as in `eleven_points`.
+  Arguments as in `eleven_points`.
   """
   gained = np.diff(right, axis=1, prepend=0)
   total = np.sum(gained * _best_beyond(precision)[:, :-1], axis=1)

@@ -64,10 +64,10 @@ class Detector(start.Start):
     return self.see(params, batch, key)[0][:, 0, 1:]
 
   def loss(self, params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
-    """Returns the loss of a batch, see `TrainRegions`, and the sums for the log.
+    """Returns the loss `[]` of a batch, see `TrainRegions`, and the sums for the log.
 
-    The mean over the drawn regions of the softmax's cross-entropy, and of the smooth L1 distance of
-    the own class's move where the region shows an object.
+    It is the mean over the drawn regions of the softmax cross-entropy, plus the smooth L1 distance
+    of the own class's move for regions that show an object.
     """
     scores, moves = self.see(params, batch, key)
     label, drawn = batch['label'], batch['drawn']

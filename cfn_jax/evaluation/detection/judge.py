@@ -46,11 +46,11 @@ class Judge:
   mean_per_image: int
 
   def watch(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the figures that are logged while training."""
+    """Returns the figures that are logged in training; rows as above, `found` `[N, K, n, 5]`."""
     return _means(self._judge(rows['record'], self.find(rows['found'])))
 
   def report(self, folder: pathlib.Path, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns all figures, and writes the detections and a sheet of them into a run's folder."""
+    """Returns all figures of rows `found` `[N, K, n, 5]`; writes detections and a sheet of them."""
     found = self.find(rows['found'])
     judged = self._judge(rows['record'], found)
     if not jax.process_index():
@@ -72,7 +72,7 @@ class Judge:
     }
 
   def find(self, found: np.ndarray) -> list[average_precision.Detections]:
-    """Returns the detections of each class, by image in the order of the rows."""
+    """Returns the detections of each class in `[N, K, n, 5]`, by image in the order of the rows."""
     found = limit_mean(found, self.mean_per_image)
     kept = suppression.suppress_groups(found, self.threshold)
     return average_precision.gather_detections(found, kept)

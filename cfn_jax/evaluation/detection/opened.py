@@ -25,7 +25,7 @@ class Split:
   def sizes(
     self, short_px: tuple[int, ...], longest_px: int, records: np.ndarray | slice = slice(None)
   ) -> canvases.Sizes:
-    """Returns the sizes of its images, or of some of them."""
+    """Returns the sizes of the images, or of some records `[n]`; sides in px."""
     native = np.array([each.size_px for each in self.images.objects], np.int32)
     return canvases.Sizes.of(native[records], tuple(short_px), longest_px)
 

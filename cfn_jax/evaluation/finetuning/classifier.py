@@ -72,7 +72,7 @@ class Classifier(starts.Start):
     return found
 
   def loss(self, params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
-    """Returns the loss of a batch, its mean over the images, and the sums for the log."""
+    """Returns the mean loss `[]` over the images of a batch, and the sums for the log."""
     logits = self.logits(params, batch['image'], key)
     count = jnp.float32(len(logits))
     total, right = answers.sum_losses(logits, batch['label'], multilabel=self.multilabel)

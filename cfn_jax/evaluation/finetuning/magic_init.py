@@ -95,7 +95,7 @@ def _batches(images: np.ndarray) -> list[np.ndarray]:
 def see_layer(
   made: start.Start, params: Any, images: jax.Array, name: str
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the mean magnitude of what a layer takes in, and its outputs before its ReLU."""
+  """Returns the mean magnitude `[]` of a layer's inputs, and its outputs `[B, ...]` before ReLU."""
   seen = []
 
   def see(run: Any, arguments: Any, keywords: Any, context: nn.module.InterceptorContext) -> Any:
@@ -113,10 +113,10 @@ def see_layer(
 def measure_ratios(
   made: start.Start, params: Params, images: np.ndarray, *, seed: int
 ) -> tuple[np.ndarray, float]:
-  """Returns sqrt(mean gradient^2 / mean weight^2) of each layer, and the outputs' deviation.
+  """Returns sqrt(mean gradient^2 / mean weight^2) `[L]` of the layers, and the outputs' deviation.
 
-  The deviation is that of each output over the images, in the mean. The gradient is that of the
-  logits' product with draws of N(0, 1), image by image.
+  The deviation is that of each output over the images, averaged over the outputs. The gradient is
+  that of the logits' product with draws of N(0, 1), image by image. Images are `[n, px, px, 3]`.
   """
   layers = _layers(params)
 
@@ -142,10 +142,10 @@ def measure_ratios(
 def calibrate(made: start.Start, params: Params, images: np.ndarray, *, seed: int) -> Params:
   """Rescales all layers until their gradients relative to their weights agree.
 
-  Up to 10 rounds: with ratios r_l and the outputs' deviation s, the target t is the geometric mean
-  of the ratios times s ** (1 / L). From the input up each layer is multiplied by sqrt(r_l / t), its
-  biases also by how much the mean magnitude of its input has changed. It ends once log r_l and
-  log t agree within 1 %.
+  There are up to 10 rounds on images `[n, px, px, 3]`. With ratios r_l and the outputs' deviation
+  s, the target t is the geometric mean of the ratios times s ** (1 / L). From the input up, each
+  layer is multiplied by sqrt(r_l / t), and its biases also by the change in the mean magnitude of
+  its input. The rounds end once log r_l and log t agree within 1 %.
   """
   layers = _layers(params)
   see = jax.jit(

@@ -81,7 +81,7 @@ def make_evaluation(
   average: str,
   report: Callable[[Mapping[str, np.ndarray]], dict[str, Any]],
 ) -> tasks.RowEvaluation:
-  """Builds a pass over test images: rows of `scores` and `label`, or of `rank` and `label`.
+  """Builds a pass over test images: rows of `scores` `[K]` or `rank` `[]`, and of `label`.
 
   Args:
     average: 'logits' or 'softmax': of the views of an image.
@@ -104,11 +104,11 @@ def make_evaluation(
 def make_report(
   classifier: classifiers.Classifier, *, detailed: bool = False
 ) -> Callable[[Mapping[str, np.ndarray]], dict[str, Any]]:
-  """Builds what turns the rows of a pass into figures.
+  """Returns the function that turns the rows of a pass, `[N, ...]`, into figures.
 
   Args:
-    detailed: with the figure of each class, the classes that have none, and the 95 % interval of
-      the figure over test images (of mean average precision by bootstrap, of accuracy Wilson's).
+    detailed: adds the figure of each class, the classes without one, and the 95 % interval of the
+      figure over test images (by bootstrap for mean average precision, Wilson's for accuracy).
   """
   names = classifier.class_names
 

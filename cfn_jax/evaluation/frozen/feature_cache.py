@@ -80,7 +80,7 @@ def count_parts(cache: Cache) -> int:
 
 
 def write_part(cache: Cache, part: int, arrays: Mapping[str, np.ndarray]) -> None:
-  """Writes a part: its arrays, then the file that makes it count."""
+  """Writes a part: its arrays `[n, ...]`, then the file that makes it count."""
   cache.folder.mkdir(parents=True, exist_ok=True)
   if not (cache.folder / 'index.json').exists():
     places.write_json(cache.folder / 'index.json', cache.identity, indent=2)
@@ -139,7 +139,7 @@ class Features:
     return found
 
   def take(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-    """Reads rows of all layers, and their labels."""
+    """Reads rows `[n]` of all layers, `[n, D]` each, and their labels."""
     rows = {layer: self.rows(layer, indices) for layer in self.layers}
     return {**rows, LABEL: self.labels[indices]}
 

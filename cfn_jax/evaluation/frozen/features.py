@@ -276,7 +276,7 @@ def _join(held: list[dict[str, np.ndarray]], dtype: str) -> dict[str, np.ndarray
 
 
 def convert(name: str, values: np.ndarray, dtype: str, *, field: str) -> np.ndarray:
-  """Returns features of a layer in one of `DTYPES`, which a field or flag names.
+  """Returns features `[n, D]` of a layer in one of `DTYPES`, which a field or flag names.
 
   Raises:
     CacheError: some are not finite, or too large.

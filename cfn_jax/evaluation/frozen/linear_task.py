@@ -82,7 +82,7 @@ def make_task(
 def draw_parameters(
   training: feature_cache.Features, config: ml_collections.ConfigDict, classes: int, seed: int
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Draws a classifier for each layer, with the figures that its features are normalised by."""
+  """Draws a classifier `[D, K]` for each layer, and computes the normalisation of its features."""
   params = {}
   for layer in training.layers:
     key = [seed, zlib.crc32(f'probe/{layer}'.encode())]
@@ -137,9 +137,9 @@ def compute_logits(layer: Mapping[str, Any], x: jax.Array) -> jax.Array:
 def make_loss(
   layers: tuple[str, ...], *, multilabel: bool
 ) -> Callable[[Any, tasks.Batch, jax.Array], tuple[jax.Array, tasks.Totals]]:
-  """Builds the loss of a batch: the sum over the layers of the means over the rows.
+  """Builds the loss `[]` of a batch: the sum over the layers of the means over the rows.
 
-  Of each layer it is that of `answers.sum_losses`.
+  The loss of each layer is that of `answers.sum_losses`.
   """
 
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
@@ -222,7 +222,7 @@ def make_evaluation(
 def report_best(
   rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], multilabel: bool
 ) -> dict[str, Any]:
-  """Returns the logged figures: of each layer, and of the best one."""
+  """Returns the logged figures of rows `[N, ...]`: of each layer, and of the best one."""
   kind = 'map' if multilabel else 'accuracy'
   found = probing.detail(rows, names=names, multilabel=multilabel, interval=False)
   figures = {f'val_{kind}_{layer}': each[kind] for layer, each in found['layers'].items()}

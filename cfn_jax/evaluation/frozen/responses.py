@@ -64,7 +64,7 @@ class Responses:
     return self.products / self.count - mean[:, None] * mean
 
   def std(self) -> np.ndarray:
-    """Returns the standard deviation of each unit over tiles; 0 where only rounding is left."""
+    """Returns the standard deviation `[U]` of the units over tiles; 0 where it is mere rounding."""
     variance = self.covariance().diagonal()
     return np.sqrt(np.where(variance > 1e-12 * self.products.diagonal() / self.count, variance, 0))
 

@@ -77,7 +77,7 @@ def _read_block(
 
 
 def place(array: np.ndarray, mesh: Mesh, *, split: bool) -> jax.Array:
-  """Puts an array that every host holds a whole of on the devices, whole or split by its rows."""
+  """Puts an array `[n, ...]` that every host holds on the devices, whole or split by its rows."""
   sharding = devices.split(mesh) if split else devices.whole(mesh)
   return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 

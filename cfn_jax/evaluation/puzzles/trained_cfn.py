@@ -49,7 +49,7 @@ class TrainedCfn:
     return int(self.permutations.shape[1])
 
   def make_transform(self, shown: np.ndarray, puzzles: int) -> transform.MakePuzzle:
-    """Makes what puzzles of some permutations are cut by; tiles stay in reading order."""
+    """Returns the transform that cuts puzzles of permutations `[n, T]`, tiles in reading order."""
     return transform.MakePuzzle(
       geometry=transform.make_geometry(self.own),
       rows=shown,

@@ -33,7 +33,7 @@ class Judge:
   split: str
 
   def watch(self, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the figures that are logged while training."""
+    """Returns the figures that are logged in training, of rows `pixels` `[N, K, K]`."""
     return self._means(rows['pixels'].sum(axis=0, dtype=np.int64)) | {
       'val_count': len(rows['record'])
     }

@@ -53,10 +53,10 @@ class Segmenter(start.Start):
     return jnp.mean(self.see(params, {'image': images, 'extent': extent}, key), axis=(1, 2))
 
   def loss(self, params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
-    """Returns the loss of a batch, and the sums for the log.
+    """Returns the loss `[]` of a batch, and the sums for the log.
 
-    The mean over the images of each one's mean cross-entropy over its pixels that are known; an
-    image without one counts as 0.
+    It is the mean over images of the mean cross-entropy over the known pixels of each. An image
+    without known pixels counts as 0.
     """
     scores, label = self.see(params, batch, key), batch['label']
     known = label != voc_masks.VOID

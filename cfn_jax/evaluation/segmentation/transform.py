@@ -25,7 +25,7 @@ class ShowImages:
 
 
 def show_image(image: np.ndarray, canvas: tuple[int, int], record: int) -> pipeline.Batch:
-  """Puts an image at the top left of a black canvas."""
+  """Puts an image uint8 `[H, W, 3]` at the top left of a black canvas (height and width, px)."""
   height, width = image.shape[:2]
   shown = np.zeros((*canvas, 3), np.uint8)
   shown[:height, :width] = image

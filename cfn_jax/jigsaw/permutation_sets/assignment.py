@@ -41,11 +41,11 @@ class Chosen:
     self.num += 1
 
   def get_shared(self, permutation: np.ndarray) -> int:
-    """Returns the number of positions shared with all chosen ones together."""
+    """Returns the positions that a permutation `[T]` shares with all chosen ones together."""
     return int(self.counts[self._positions, permutation].sum())
 
   def get_closest(self, permutation: np.ndarray) -> int:
-    """Returns the number of positions shared with the most similar chosen one."""
+    """Returns the positions that a permutation `[T]` shares with the most similar chosen one."""
     return int(self._has[self._positions, permutation, : self.num].sum(0, dtype=np.uint8).max())
 
 

@@ -188,7 +188,7 @@ def save_permutations(path: str | os.PathLike[str], permutations: np.ndarray) ->
 
 
 def encode_permutations(path: str | os.PathLike[str], permutations: np.ndarray) -> bytes:
-  """Returns the content of a file of `save_permutations`."""
+  """Returns the content of the file that `save_permutations` writes for `[N, T]`."""
   suffix = pathlib.Path(path).suffix.lower()
   if suffix == '.bin':
     return (

@@ -73,7 +73,7 @@ def get_largest_num(tiles: int, min_distance: int) -> int:
 
 
 def get_distance_sum(permutations: np.ndarray) -> int:
-  """Returns the sum of the Hamming distances of all distinct pairs, from the counts alone."""
+  """Returns the sum of the Hamming distances of all pairs of rows `[N, T]`, from counts alone."""
   num, tiles = permutations.shape
   counts = count_values(permutations)
   return tiles * math.comb(num, 2) - int((counts * (counts - 1) // 2).sum())
@@ -97,7 +97,7 @@ def get_distances(permutations: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def get_min_distance(permutations: np.ndarray, block: int = 1024) -> int:
-  """Returns the smallest distance between two rows, in blocks so that memory stays small."""
+  """Returns the smallest distance between two rows of `[N, T]`; blocks keep memory small."""
   num, tiles = permutations.shape
   if len(np.unique(permutations, axis=0)) < num:
     return 0
@@ -143,7 +143,7 @@ def summarize(permutations: np.ndarray) -> Summary:
 
 
 def fingerprint(permutations: np.ndarray) -> str:
-  """Returns the SHA-256 of a set's shape and values: equal for equal sets, whatever the file."""
+  """Returns the SHA-256 of the shape and values of a set `[N, T]`, whatever its file."""
   canonical = np.ascontiguousarray(permutations, np.uint8)
   digest = hashlib.sha256(f'permutations {canonical.shape}'.encode())
   digest.update(canonical.tobytes())

@@ -16,10 +16,10 @@ STARTS = 30
 def keep_distant(
   permutations: np.ndarray, min_distance: int, *, rng: np.random.Generator
 ) -> np.ndarray:
-  """Keeps as many rows as the search finds that all differ at `min_distance` positions or more.
+  """Finds as many rows of `[N, T]` as it can that all differ at `min_distance` positions or more.
 
   Local search: add a row that conflicts with none, else exchange one for one, else force one in.
-  A row that left stays out for some steps. Returns the numbers of the kept rows, in order.
+  A row that left stays out for some steps. Returns the numbers of the kept rows `[n]`, in order.
   """
   conflicts = get_distances(permutations, permutations) < min_distance  # [N, N]
   np.fill_diagonal(conflicts, False)

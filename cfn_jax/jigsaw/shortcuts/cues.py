@@ -147,9 +147,9 @@ def choose_rows(tables: np.ndarray, asked: np.ndarray, rng: np.random.Generator)
 
 
 def expect_tiles(rows: np.ndarray, mean_distance: float) -> float:
-  """Returns the share of tiles that a row drawn from the set gets right.
+  """Returns the share of tiles that a row drawn from the set `[N, T]` gets right.
 
-  (1 + (N - 1) (1 - d / T)) / N, d being the set's mean distance.
+  It is (1 + (N - 1) (1 - d / T)) / N with the set's mean distance d.
   """
   count, tiles = rows.shape
   return (1 + (count - 1) * (1 - mean_distance / tiles)) / count
