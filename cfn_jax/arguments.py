@@ -111,6 +111,6 @@ def check_numbers(arguments: argparse.Namespace, limits: Mapping[str, tuple[floa
   """Raises CfnError for an option outside its limits, given by its name in the code."""
   for name, (least, largest) in limits.items():
     value = getattr(arguments, name)
-    if not least <= value <= largest:  # nan lies nowhere
+    if not least <= value <= largest:  # False for nan
       limit = f'at most {largest}' if value > largest else f'at least {least}'
       raise CfnError(f'--{name.replace("_", "-")}={value}: {limit}')

@@ -35,7 +35,7 @@ class _ConfigParser(flags.ArgumentParser[ml_collections.ConfigDict]):
 def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
   """Defines `--config=FILE.py[:VARIANT]`; `--config.FIELD=VALUE` sets a field.
 
-  The default is filled in by `parse_flags`: here it would be read, and fail, at import.
+  `parse_flags` fills in the default. Set here, it would be read, and might fail, at import.
   """
   holder = config_flags.DEFINE_config_file(
     'config',
@@ -63,7 +63,7 @@ def load_config(text: str, *, tasks: Sequence[str] = ()) -> ml_collections.Confi
   """Loads `FILE.py[:VARIANT]` or `NAME[:VARIANT]` without flags.
 
   Args:
-    tasks: those that the caller can do with it; empty: all.
+    tasks: the tasks that the caller accepts; empty: all.
 
   Raises:
     ConfigError: there is no such file or variant, its fields are not right, or its task is another.
@@ -76,7 +76,7 @@ def load_config(text: str, *, tasks: Sequence[str] = ()) -> ml_collections.Confi
 
 
 def check_task(config: ml_collections.ConfigDict, text: str, tasks: Sequence[str]) -> None:
-  """Raises ConfigError where a config is made for another task than these."""
+  """Raises ConfigError if a config is made for another task than these."""
   if config.task not in tasks:
     ours = config_files.configs_by_task()
     raise config_files.ConfigError(
@@ -86,12 +86,12 @@ def check_task(config: ml_collections.ConfigDict, text: str, tasks: Sequence[str
 
 
 def refuse_idle(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> None:
-  """Raises ValueError for a field that was set, by a flag or in a file, and has no effect."""
+  """Raises ValueError if a flag or a file sets a field that has no effect."""
   idle.check(holder.value, {*get_given(holder), *config_files.find_changed(holder.value)})
 
 
 def get_given(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> dict[str, Any]:
-  """Returns the fields that flags set, by name, and their values."""
+  """Returns the values of the fields that flags set, by name."""
   given: dict[str, Any] = config_flags.get_override_values(flags.FLAGS[holder.name])
   return given
 
@@ -166,7 +166,7 @@ def _join_config(argv: Sequence[str]) -> list[str]:
 
 
 def _check_fields(config: ml_collections.ConfigDict, text: str, arguments: Sequence[str]) -> None:
-  """Raises ConfigError where `--config.NAME=VALUE` names no field that a command line may set."""
+  """Raises ConfigError if `--config.NAME=VALUE` names no field that a command line may set."""
   for argument in arguments:
     match = re.match(r'--?(?:no)?config\.([^=]*)=?(.*)', argument, re.DOTALL)
     if not match:
@@ -187,7 +187,7 @@ def _check_fields(config: ml_collections.ConfigDict, text: str, arguments: Seque
 
 
 def _shorten(error: Exception, argv: Sequence[str]) -> str:
-  """Keeps the line of an error of the flags that says what is wrong; a value may hold line ends."""
+  """Returns the line of a flag error that says what is wrong; a value may contain line ends."""
   message = str(error) or type(error).__name__
   for value in (argument.partition('=')[2] for argument in argv):
     message = message.replace(value, names.printable(value)) if value else message
@@ -196,14 +196,14 @@ def _shorten(error: Exception, argv: Sequence[str]) -> str:
 
 
 def quiet_libraries() -> None:
-  """Leaves the terminal to our own lines: libraries report warnings only."""
+  """Keeps the terminal for our own lines: libraries report warnings only."""
   logging.set_verbosity(logging.WARNING)
-  python_logging.getLogger('matplotlib').setLevel('ERROR')  # it warns where there is no home
-  # Passed on to the process that clears away the batches that a stopped run did not use.
+  python_logging.getLogger('matplotlib').setLevel('ERROR')  # it warns if there is no home folder
+  # For the process that clears the batches that a stopped run did not use.
   sys.warnoptions.append('ignore:resource_tracker:UserWarning')
 
 
 def make_deterministic() -> None:
-  """Asks XLA for operations that give the same bits each time; before any backend is started."""
+  """Asks XLA for deterministic operations; call it before any backend starts."""
   asked = '--xla_gpu_deterministic_ops=true'
   os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {asked}'.strip()

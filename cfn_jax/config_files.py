@@ -1,8 +1,8 @@
 """Configs: found by path or by name, read from any folder, their fields checked.
 
-An installed copy of the package holds the configs that come with it, a clone has them beside the
-package. While a config is read, `from configs import NAME` finds these, whatever else is called
-`configs`; then the config file's own neighbours. In a copy of the folder its own files come first.
+An installed package contains its configs; a clone has them beside the package. While a config is
+read, `from configs import NAME` finds these first, whatever else is called `configs`, and then the
+neighbours of the config file. In a copy of the folder, its own files come first.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ import ml_collections
 from cfn_jax import fields, names, places
 from cfn_jax.errors import CfnError
 
-LARGEST = 2**63 - 1  # what the arrays of a run can count to
+LARGEST = 2**63 - 1  # the largest number that the arrays of a run can hold
 
 
 class ConfigError(CfnError):
-  """A config that cannot be found or read, or a field that is not what it must be."""
+  """A config that cannot be found or read, or a field with a wrong value."""
 
 
 def find_folder() -> pathlib.Path:
@@ -58,7 +58,7 @@ def find(text: str) -> tuple[pathlib.Path, str]:
   """Splits `FILE.py[:VARIANT]` or `NAME[:VARIANT]` into the config's file and its variant.
 
   Raises:
-    ConfigError: there is no such file or name; those that exist are listed.
+    ConfigError: there is no such file or name; the message lists those that exist.
   """
   places.check({'--config': text})
   split = re.fullmatch(r'(.+\.py)(?::(.*))?', text, re.DOTALL)
@@ -81,7 +81,7 @@ def load(text: str) -> ml_collections.ConfigDict:
   """Reads a config, see `find`.
 
   Raises:
-    ConfigError: it cannot be found, or raises: the file and the line.
+    ConfigError: it cannot be found, or it raises; the message has the file and the line.
   """
   return _load(text)[1]
 
@@ -95,10 +95,11 @@ def _load(text: str) -> tuple[types.ModuleType, ml_collections.ConfigDict]:
 
 
 def call(path: pathlib.Path, function: str, *arguments: str) -> tuple[types.ModuleType, Any]:
-  """Executes a file, which may import configs, and returns it and what a function in it returns.
+  """Executes a file, which may import configs; returns the module and the value of a function in
+  it.
 
   Raises:
-    ConfigError: the file has no such function, or one of both raises: the file and the line.
+    ConfigError: the file has no such function, or one of both raises, with the file and the line.
   """
   with _own_imports(path.resolve().parent):
     try:
@@ -124,7 +125,7 @@ def _execute(path: pathlib.Path) -> types.ModuleType:
 
 @contextlib.contextmanager
 def _own_imports(folder: pathlib.Path) -> Iterator[None]:
-  """Lets `configs` be the package's own while a config of a folder is read."""
+  """Makes `configs` the package's own while a config of a folder is read."""
   is_copy = all((folder / name).is_file() for name in ('cfn.py', 'training.py'))
   order = [folder, find_folder()] if is_copy else [find_folder(), folder]
   ours = types.ModuleType('configs')
@@ -146,7 +147,7 @@ def _take_out() -> dict[str, types.ModuleType]:
 
 
 def _locate(error: BaseException, path: pathlib.Path) -> str:
-  """Says in a line where a config fails, and why."""
+  """Returns a line that says where a config fails, and why."""
   file, line = str(path), 0
   folders = (path.resolve().parent, find_folder())
   for frame in traceback.extract_tb(error.__traceback__):
@@ -163,7 +164,7 @@ def find_field(config: ml_collections.ConfigDict, name: str) -> Any:
   """Returns the value of a field, such as 'data.root', or a section.
 
   Raises:
-    ConfigError: there is no such field; a like one is named.
+    ConfigError: there is no such field; the message names a similar one.
   """
   value: Any = config
   for part in name.split('.'):
@@ -180,10 +181,11 @@ def find_field(config: ml_collections.ConfigDict, name: str) -> Any:
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-  """Checks a config's fields: those of its task, each of its kind, numbers that can be counted.
+  """Checks a config: it has the fields of its task, each of the right type, and no number is too
+  large.
 
   Raises:
-    ConfigError: names the field, its value, and what would be right.
+    ConfigError: with the field, its value, and what would be right.
   """
   ours = configs_by_task()
   task = getattr(config, 'task', '')
@@ -202,7 +204,7 @@ def check(config: ml_collections.ConfigDict) -> None:
 
 
 def find_changed(config: ml_collections.ConfigDict) -> list[str]:
-  """Names the fields whose values are those of no variant that is made for the config's task."""
+  """Returns the fields whose values differ from every variant of the config of its task."""
   name = configs_by_task()[config.task]
   module, paper = _load(name)
   made = [fields.flatten(each) for each in (paper, *(load(f'{name}:{v}') for v in module.VARIANTS))]
@@ -212,12 +214,12 @@ def find_changed(config: ml_collections.ConfigDict) -> list[str]:
 
 @functools.cache
 def configs_by_task() -> dict[str, str]:
-  """Returns the name of the config that is made for each task."""
+  """Returns the name of the config of each task."""
   return {load(name).task: name for name in list_names()}
 
 
 def _check_value(name: str, value: Any, *, like: Any) -> None:
-  """Raises ConfigError where a value has another kind than one that is known to be right."""
+  """Raises ConfigError if a value has another type than a correct one."""
   if isinstance(like, tuple) and isinstance(value, tuple):
     if not value:
       raise ConfigError(f'{name} = (): at least one value')

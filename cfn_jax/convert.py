@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def check_surgery(flags: argparse.Namespace) -> None:
-  """Raises WeightsError for flags of fresh layers where none are drawn."""
+  """Raises WeightsError for flags of fresh layers if none are drawn."""
   if flags.classes and _choose_model(flags) != 'alexnet':
     raise weights_lib.WeightsError(
       f"--classes={flags.classes}: fresh layers are AlexNet's alone: they come with --model=alexnet"
@@ -103,10 +103,10 @@ def check_surgery(flags: argparse.Namespace) -> None:
 
 
 def check_source(flags: argparse.Namespace) -> None:
-  """Raises WeightsError for flags that mean nothing to the source that there is."""
+  """Raises WeightsError for flags that the given source does not use."""
   path = places.local(flags.checkpoint or flags.source)
   if not path.exists():
-    return  # the reader says so
+    return  # the reader reports it
   file = files.find_file(path)
   if file.is_dir():
     given = {
@@ -129,12 +129,12 @@ def check_source(flags: argparse.Namespace) -> None:
 
 
 def _choose_model(flags: argparse.Namespace) -> str:
-  """Returns the network that is asked for; '': as the source is."""
+  """Returns the requested network; '': that of the source."""
   return flags.model or ('alexnet' if flags.checkpoint else '')
 
 
 def shape_network(weights: weights_lib.Weights, flags: argparse.Namespace) -> weights_lib.Weights:
-  """Does the surgery that the flags ask for."""
+  """Applies the surgery that the flags ask for."""
   model = _choose_model(flags)
   if model == 'alexnet' and (weights.kind != 'alexnet' or flags.classes):
     weights = surgery.to_alexnet(

@@ -1,4 +1,4 @@
-"""Imports JAX, which reads variables of the environment: a wrong one ends a command in one line.
+"""Imports JAX, which reads environment variables: a wrong one ends a command with one line.
 
 The modules of command lines import this before anything that imports JAX.
 """

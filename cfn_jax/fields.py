@@ -24,13 +24,13 @@ def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def check_numbers(config: Any, limits: Limits) -> None:
-  """Raises CfnError for a number that no run can have, naming its field and the limit.
+  """Raises CfnError for a number outside its limits, with its field and the limit.
 
-  Fields that the config does not have are passed over. Limits stand beside what reads the fields.
+  Fields that the config lacks are skipped. Limits stand in the modules that read the fields.
   """
   values = flatten(config)
   for field, (least, largest) in limits.items():
     value = values.get(field, least)
-    if not least <= value <= largest:  # nan lies nowhere
+    if not least <= value <= largest:  # False for nan
       limit = f'at most {largest}' if value > largest else f'at least {least}'
       raise CfnError(f'{field} = {value}: {limit}')

@@ -1,9 +1,9 @@
-"""Fields that other fields of a config leave without effect: setting one is an error that says so.
+"""Fields that have no effect because of other fields of a config: setting one is an error.
 
-A config holds every knob of its task, and some of them belong to a choice that is not taken: the
-steps between two drops of a rate that follows a cosine, say. Such a field may keep its default; one
-that is set, on the command line or in a config of one's own, to anything but off ('', 0 or False),
-is refused. What a source of images does not read is refused by data/sources.py.
+A config holds every knob of its task. Some belong to an option that is not chosen, such as the
+steps between two drops of a rate that follows a cosine. Such a field may keep its default. If it is
+set, on the command line or in a user's config, to anything but off ('', 0 or False), it is refused.
+data/sources.py refuses fields that a source of images does not read.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ Values = Mapping[str, Any]  # of a config, flat: 'puzzle.tile_px' to 64
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """Fields that have no effect where `holds` is true of a config.
+  """Fields that have no effect if `holds` is true for a config.
 
   Attributes:
-    fields: their names; a section's name stands for all fields in it.
-    because: what makes them idle, as a message ends with it; `{field}` is that field's value.
+    fields: their names; the name of a section means all fields in it.
+    because: why they are idle, the end of a message; `{field}` is the value of that field.
   """
 
   fields: tuple[str, ...]
@@ -56,7 +56,7 @@ def _holds_no_averages(c: Values) -> bool:
 
 
 def _list_weights(c: Values) -> list[str]:
-  """Returns the paths of the weights; retrieval alone compares several."""
+  """Returns the paths of the weights; only retrieval compares several."""
   weights = str(c.get('weights', ''))
   return (
     [*places.split_named(weights, 'weights').values()] if c['task'] == 'retrieval' else [weights]
@@ -68,12 +68,12 @@ def _is_any_folder(weights: Iterable[str], name: str) -> bool:
 
 
 def _is_folder(weights: str, name: str) -> bool:
-  """Tells whether a folder of this name lies in that of the weights, or in one for each run."""
+  """Returns whether the folder of the weights, or of each run in it, has a folder of this name."""
   path = pathlib.Path(os.path.expanduser(weights))  # noqa: PTH111  (never raises)
   return (path / name).is_dir() or (path.is_dir() and any(path.glob(f'*/{name}')))
 
 
-# What only the training loop reads.
+# Read by the training loop alone.
 _TRAINING = (
   *('accumulate_steps', 'batch_size', 'bias_decay', 'bias_rate', 'checkpoint_every_steps'),
   *('clip_gradients', 'decay_factor', 'decay_steps', 'ema_decay', 'eval_every_steps'),
@@ -113,7 +113,7 @@ RULES = (
   Rule(
     ('puzzle.global_std',),
     lambda c: (
-      c['task'] != 'alexnet_to_jigsaw'  # which reads it for layers that learned on images
+      c['task'] != 'alexnet_to_jigsaw'  # it reads the field for layers that learned on images
       and c.get('puzzle.normalization') in ('tile', 'channel')
     ),
     "it is for puzzle.normalization = 'global' and 'mean'",
@@ -222,10 +222,10 @@ def check(config: ml_collections.ConfigDict, set_fields: Iterable[str]) -> None:
   """Refuses fields that were set and have no effect.
 
   Args:
-    set_fields: names of the fields that somebody set, 'section.field'.
+    set_fields: names of the fields that were set, 'section.field'.
 
   Raises:
-    CfnError: names the field, its value and why it has no effect.
+    CfnError: with the field, its value and why it has no effect.
   """
   values = fields.flatten(config)
   for field in set_fields:

@@ -41,8 +41,8 @@ EVALUATIONS = (
   'retrieval',
   'solve',
 )
-# The module of each task, which has `open_task`; imported when it is asked for: each loader process
-# imports this file.
+# The module of each task, with `open_task`. It is imported on demand, because loader processes
+# import this file.
 TASKS = {
   **dict.fromkeys(command.PRETEXTS, 'cfn_jax.jigsaw.task'),
   'context_encoder': 'cfn_jax.inpainting.task',
@@ -51,7 +51,7 @@ TASKS = {
 
 
 def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-  """Opens the task that a config names, executes it in a workdir, and reports what is there."""
+  """Opens the task that a config names, executes it in a workdir, and writes the report."""
   module = importlib.import_module(TASKS[config.task])
   execute: task.Execute = module.open_task(config)
   with places.naming(workdir), devices.explain_memory(config.to_dict()):
@@ -70,7 +70,7 @@ def run(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
 
 
 def start_devices(config: ml_collections.ConfigDict) -> None:
-  """Joins the hosts and finds the devices, before anything else asks for one."""
+  """Joins the hosts and finds the devices, before anything else uses one."""
   host_memory.keep_freed()
   if config.compilation_cache_dir:
     folder = places.resolve(config.compilation_cache_dir, 'compilation_cache_dir')

@@ -1,7 +1,7 @@
-"""Makes any text of a user safe to show: names of files, paths, values, messages of libraries.
+"""Makes any user text safe to show: file names, paths, values, messages of libraries.
 
-A name may hold line ends, control characters, bytes that are no UTF-8 (lone surrogates), and
-characters that a terminal or Matplotlib takes as marks. Each function is total: no text breaks it.
+A name may contain line ends, control characters, bytes that are not UTF-8 (lone surrogates), and
+characters that a terminal or Matplotlib interprets. Each function accepts every text.
 """
 
 import os
@@ -12,10 +12,10 @@ _HIDDEN = ('Cc', 'Cf', 'Cn', 'Co', 'Cs', 'Zl', 'Zp')  # control, format, unassig
 
 
 def printable(text: object, *, encoding: str = 'utf-8') -> str:
-  r"""Returns a text in one line; what cannot be shown is escaped.
+  r"""Returns a text in one line, with escapes for characters that cannot be shown.
 
   Args:
-    encoding: of the output; characters that it lacks are escaped too.
+    encoding: the encoding of the output; characters that it lacks are escaped too.
 
   >>> printable('a\nb'), printable('caf\udce9'), printable('[b] :cat: 猫')
   ('a\\nb', 'caf\\udce9', '[b] :cat: 猫')
@@ -27,7 +27,7 @@ def printable(text: object, *, encoding: str = 'utf-8') -> str:
 
 
 def drawable(text: object) -> str:
-  r"""Returns a text that Matplotlib draws as it is: no dollar sign begins a formula.
+  r"""Returns a text that Matplotlib draws literally: no dollar sign begins a formula.
 
   >>> drawable('price_$1_$x^{1'), drawable('caf\udce9')
   ('price_\\$1_\\$x^{1', 'caf\\udce9')
@@ -41,7 +41,7 @@ def _escape(character: str) -> str:
 
 
 def file_part(text: str) -> str:
-  """Returns a part of a file's name for any text; what no such name should hold becomes %XX.
+  """Returns a part of a file name for any text; characters that do not belong there become %XX.
 
   >>> file_part('traffic light/red')
   'traffic%20light%2Fred'

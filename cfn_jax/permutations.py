@@ -51,7 +51,7 @@ def make_parser() -> command_lines.Parser:
 
 
 def _make(arguments: argparse.Namespace) -> tuple[np.ndarray, list[str]]:
-  """Makes or reads the set; returns it with lines that say where it comes from."""
+  """Makes or reads the set; returns it with lines that describe its origin."""
   seed, prunes = arguments.seed or 0, arguments.num is not None or bool(arguments.min_distance)
   if arguments.input is not None:
     for name in ('method', 'ties', 'mean', *(() if prunes else ('seed',))):
@@ -113,7 +113,7 @@ def _get_shape(arguments: argparse.Namespace, tiles: int) -> tuple[int, int]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-  """Does what the options ask for; raises `PermutationError` before anything is written."""
+  """Runs the command; raises `PermutationError` before it writes anything."""
   if arguments.table:
     others = ('num', 'method', 'ties', 'mean', 'min_distance', 'grid', 'input', 'out', 'plot')
     given = [name.replace('_', '-') for name in others if getattr(arguments, name)]

@@ -1,4 +1,4 @@
-"""Places on the disk that a user names: refused at once where they are none, or lie elsewhere."""
+"""Paths that a user names; addresses and other values that are not local paths are refused."""
 
 import contextlib
 import json
@@ -16,18 +16,19 @@ _ADDRESS = re.compile(r'\s*[A-Za-z][A-Za-z0-9+.-]*://')
 
 
 class PlaceError(CfnError):
-  """A value that names no place on the disk: which flag or field, and what to do."""
+  """A value that is no local path, with its flag or field and the remedy."""
 
 
 def check(values: Mapping[str, Any], *, given: bool = False) -> None:
-  """Refuses addresses such as gs://bucket/run, and `~` where there is no home folder.
+  """Refuses addresses such as gs://bucket/run, and `~` without a home folder.
 
   Args:
-    values: by flag or field; what is no text is passed over.
-    given: they stand on a command line: an empty one is refused, it would be the current folder.
+    values: by flag or field; only text is checked.
+    given: they come from a command line; an empty one, which would mean the current folder, is
+      refused.
 
   Raises:
-    PlaceError: names the flag or field.
+    PlaceError: with the flag or field.
   """
   for name, value in values.items():
     if given and value == '':
@@ -54,24 +55,22 @@ def _check_one(name: str, value: str) -> None:
 
 
 def local(text: str | pathlib.Path, name: str = 'the path') -> pathlib.Path:
-  """Returns the path that a flag or field names, `~` replaced by the home folder.
-
-  Raises:
-    PlaceError: it names no place on the disk.
+  """Returns the path that a flag or field names, `~` replaced by the home folder. Raises:
+  PlaceError: it is no local path.
   """
   check({name: text})
   return pathlib.Path(text).expanduser()
 
 
 def split(text: str, name: str) -> list[str]:
-  """Splits `PATH,PATH`; what is there under the whole text is one path, whatever its name holds."""
+  """Splits `PATH,PATH`; if the whole text is an existing path, it is one path."""
   return [text] if local(text, name).exists() else text.split(',')
 
 
 def split_named(text: str, name: str) -> dict[str, str]:
   """Splits `NAME=PATH,NAME=PATH` into paths by name; one path alone has the name ''.
 
-  What is there under the whole text is one path, whatever its name holds.
+  If the whole text is an existing path, it is one path.
 
   Raises:
     PlaceError: one of several has no name, or two have the same.
@@ -99,7 +98,7 @@ def resolve(text: str, name: str) -> pathlib.Path:
   """Returns the absolute path, without links, that a flag or field names.
 
   Raises:
-    PlaceError: there is none, such as where links lead in a circle.
+    PlaceError: there is none, for example because links form a loop.
   """
   try:
     return local(text, name).resolve()
@@ -110,10 +109,10 @@ def resolve(text: str, name: str) -> pathlib.Path:
 
 
 def make_folder(path: pathlib.Path, name: str) -> None:
-  """Makes a folder that a flag or field names, where there is none, and sees that it is open.
+  """Makes the folder that a flag or field names if it is missing, and checks that it is writable.
 
   Raises:
-    PlaceError: it cannot be made, or not be written.
+    PlaceError: it cannot be made or written.
   """
   try:
     path.mkdir(parents=True, exist_ok=True)
@@ -125,7 +124,7 @@ def make_folder(path: pathlib.Path, name: str) -> None:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """Returns the object in a JSON file; `{}` where there is none, or something else."""
+  """Returns the object in a JSON file; `{}` if the file is missing or holds something else."""
   try:
     values = json.loads(path.read_text(encoding='utf8'))
   except (OSError, ValueError, RecursionError):
@@ -135,10 +134,10 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a temporary name; what is written there gets the name `path`, or is dropped.
+  """Yields a temporary path, whose file is then renamed to `path`, or deleted after an error.
 
-  Readers see the old file or the new one. It is a name of this process alone: one that outlives its
-  killed parent writes to no other's file.
+  Readers see the old file or the new one. Each process has its own temporary name, so that one that
+  outlives its killed parent writes to no other's file.
   """
   temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
   try:
@@ -151,7 +150,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def make_plain(value: Any) -> Any:
-  """Returns figures as JSON holds them: one that is not a number becomes null."""
+  """Returns figures as JSON can hold them: NaN becomes null."""
   if isinstance(value, Mapping):
     return {str(name): make_plain(each) for name, each in value.items()}
   if isinstance(value, list | tuple):
@@ -160,14 +159,14 @@ def make_plain(value: Any) -> Any:
 
 
 def write_json(path: pathlib.Path, value: Any, *, indent: int | None = None) -> None:
-  """Writes a JSON file that is there whole or not at all."""
+  """Writes a JSON file completely or not at all."""
   with replacing(path) as temporary:
     temporary.write_text(json.dumps(value, indent=indent) + '\n', encoding='utf8')
 
 
 @contextlib.contextmanager
 def naming(path: pathlib.Path) -> Iterator[None]:
-  """Adds a path to errors of the system that name none, such as those of a full disk."""
+  """Adds a path to system errors that have none, such as those of a full disk."""
   try:
     yield
   except OSError as error:

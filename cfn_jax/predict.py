@@ -20,7 +20,7 @@ from cfn_jax.errors import CfnError
 from cfn_jax.training import devices, step_folders, stopping
 from cfn_jax.transfer import checkpoints
 
-# The module of each task whose networks answer for single images, which has `predict`.
+# The module with `predict` for each task whose networks apply to single images.
 TASKS = {
   'voc_detection': 'cfn_jax.evaluation.detection.predict',
   'voc_segmentation': 'cfn_jax.evaluation.segmentation.predict',

@@ -17,7 +17,7 @@ import numpy as np
 from cfn_jax import arguments, terminal
 from cfn_jax.data import listing, prepare, prepare_proposals
 
-# At the end this many of the files left out are printed; `index.json` has them all.
+# The number of skipped files that are printed at the end; `index.json` lists them all.
 _SHOWN = 5
 
 _PROPOSALS = """Finds boxes where objects may be in all images, and writes them as one file.

@@ -1,4 +1,4 @@
-"""Runs a study: training runs that differ in a few fields, and what is expected of them.
+"""Runs a study: training runs that differ in a few fields, with claims about them.
 
     python -m cfn_jax.study --study=shortcuts --config=configs/cfn.py:small --config.data.root=DIR
     python -m cfn_jax.study --study=permutations --config=cfn:small --config.data.root=DIR --dry-run
@@ -46,7 +46,7 @@ def define_flags() -> flags.FlagHolder[ml_collections.ConfigDict]:
 
 
 def main(holder: flags.FlagHolder[ml_collections.ConfigDict], arguments: list[str]) -> None:
-  """Reads the flags, plans the study, and runs what is left of it."""
+  """Reads the flags, plans the study, and runs its unfinished parts."""
   with terminal.interruptible(), terminal.short_errors():
     if arguments[1:]:
       terminal.fail(f"'{arguments[1]}' is no flag: flags begin with --")
@@ -66,7 +66,7 @@ def main(holder: flags.FlagHolder[ml_collections.ConfigDict], arguments: list[st
 
 
 def run(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> list[str]:
-  """Plans the study and runs what is left; returns what failed."""
+  """Plans the study and runs its unfinished parts; returns the failed ones."""
   given = flags.FLAGS
   study = declaration.leave_out(declaration.load(str(given.study)), given.without)
   config, text, rate = holder.value, command.config_text(holder), given['images-per-second'].value

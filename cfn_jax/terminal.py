@@ -1,7 +1,7 @@
-"""All that is printed: lines and tables, the only way to the terminal and into `rich`.
+"""Everything that is printed: lines and tables, the only way to the terminal and into `rich`.
 
-Names of users appear as they are: no markup, no emoji. On a terminal long cells are folded;
-elsewhere, as in a log, each row is one line. A stream that cannot be written ends the program.
+User text appears literally: no markup, no emoji. A terminal folds long cells. In a log each row is
+one line. A stream that cannot be written ends the program.
 """
 
 import contextlib
@@ -25,21 +25,21 @@ BAD_INPUT = 2  # exit code
 MOST_LINES = 5  # of an error
 WIDEST = 100_000  # characters; a table takes no more than it needs
 
-for _name in ('stdout', 'stderr'):  # None where it is closed: now a stream that refuses each write
+for _name in ('stdout', 'stderr'):  # None if it is closed: now a stream that refuses each write
   if getattr(sys, _name) is None:
     setattr(sys, _name, os.fdopen(os.open(os.devnull, os.O_RDONLY), 'w', encoding='utf-8'))
 
 
 @contextlib.contextmanager
 def writing(file: TextIO) -> Iterator[None]:
-  """Ends the program with one line where a stream cannot be written; a closed pipe, with none."""
+  """Ends the program with one line if a stream cannot be written; silently if a pipe is closed."""
   try:
     try:
       yield
     finally:
       file.flush()
   except OSError as error:
-    with contextlib.suppress(OSError):  # what waits to be written would fail again at the end
+    with contextlib.suppress(OSError):  # the buffered rest would fail again at the end
       os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
     if isinstance(error, BrokenPipeError):
       sys.exit(128 + signal.SIGPIPE)
@@ -59,8 +59,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def short_errors(*others: type[Exception]) -> Iterator[None]:
-  """Ends the program with a message, not a traceback, after an error of ours, of the system, or of
-  the other kinds that are given; a decorator too."""
+  """Ends the program with a message after a CfnError, an OSError or `others`; a decorator too."""
   kinds: tuple[type[Exception], ...] = (CfnError, OSError, *others)
   try:
     yield
@@ -69,14 +68,14 @@ def short_errors(*others: type[Exception]) -> Iterator[None]:
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:
-  """Prints lines, on stderr by default; what a line holds beside text is escaped."""
+  """Prints lines, on stderr by default; characters that are not text are escaped."""
   file = file or sys.stderr
   with writing(file):
     print(*(_safe(line, file) for line in lines), sep='\n', file=file)
 
 
 def answer(*lines: str) -> None:
-  """Prints lines on stdout: what a command was asked for."""
+  """Prints lines on stdout: the answer of a command."""
   say(*lines, file=sys.stdout)
 
 
@@ -98,10 +97,10 @@ def show_table(
   caption: str = '',
   file: TextIO | None = None,
 ) -> None:
-  """Prints a table, on stdout by default: a label and its values in each row.
+  """Prints a table, on stdout by default; each row has a label and its values.
 
   Args:
-    sections: groups of rows, parted by a line.
+    sections: groups of rows, separated by a line.
   """
   file = file or sys.stdout
   table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
@@ -119,7 +118,7 @@ def show_table(
 
 
 def describe(error: Exception) -> list[str]:
-  """Says in lines what is wrong: an error of the system names its file first."""
+  """Returns the lines of an error message; a system error begins with its file."""
   if isinstance(error, OSError) and error.strerror:
     named = isinstance(error.filename, str | bytes | os.PathLike)
     return [f'{os.fsdecode(error.filename)}: {error.strerror}' if named else error.strerror]
@@ -129,7 +128,7 @@ def describe(error: Exception) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-  """Returns a library's error in one short line; its kind where it says nothing.
+  """Returns a library's error in one short line; its type if it has no text.
 
   >>> first_line(ValueError('no shape\\nat line 3')), first_line(KeyError())
   ('no shape', 'KeyError')
@@ -147,7 +146,7 @@ def fail(first: str, *others: str) -> NoReturn:
 
 
 class _LogLines(io.TextIOBase):
-  """Takes what a progress bar writes: in a log each state is a line of its own."""
+  """Writes each state of a progress bar as a line of its own, for logs."""
 
   def write(self, text: str) -> int:
     if text.strip():
@@ -156,7 +155,7 @@ class _LogLines(io.TextIOBase):
 
 
 def make_bar(items: Iterable[Any] | None = None, **options: Any) -> tqdm.tqdm:
-  """Makes a progress bar on stderr; in a log it is a line every half a minute."""
+  """Makes a progress bar on stderr; in a log it prints a line every half minute."""
   if sys.stderr.isatty():
     kind: dict[str, Any] = {'dynamic_ncols': True}
   else:
@@ -178,7 +177,7 @@ def _print(table: rich.table.Table, file: TextIO) -> None:
     with writing(file):
       console.print(table)
     return
-  # A log has no width into which a row would have to be cut.
+  # A log has no width to which a row would be cut.
   console = rich.console.Console(file=file, highlight=False, width=WIDEST)
   with console.capture() as printed:
     console.print(table)

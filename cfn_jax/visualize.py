@@ -104,7 +104,7 @@ def _draw_puzzles(holder: Holder, arguments: list[str]) -> None:
 
 
 def draw_shortcuts(argv: list[str]) -> None:
-  """Measures what cues solve of a config's puzzles."""
+  """Measures how many puzzles of a config the cues solve."""
   flags.DEFINE_integer('count', 2000, 'puzzles, one per image (default 2000)')
   _read_config('shortcuts', SHORTCUTS, _draw_shortcuts, argv)
 
@@ -113,7 +113,7 @@ def _draw_shortcuts(holder: Holder, arguments: list[str]) -> None:
   out, count = _open_config(holder, arguments, ('jigsaw',)), flags.FLAGS.count
   if not 1 <= count <= 10**6:
     terminal.fail(f'--count={count}: from 1 to 1000000 puzzles')
-  figures.make(1, 1)  # a backend that there is not is told before the work
+  figures.make(1, 1)  # fails before the work if there is no backend
   pretext = pretexts.open_pretext(holder.value, evaluated=False)
   found = meter.measure(holder.value, pretext, count)
   with _writing(out):
@@ -208,10 +208,10 @@ def _make_parser(part: str, about: str, out: str) -> command_lines.Parser:
 
 
 def _check_out(text: str) -> pathlib.Path:
-  """Returns the picture to write, in a folder that there is.
+  """Returns the picture to write, and makes its folder.
 
   Raises:
-    CfnError: no picture's name, or a folder that cannot be made.
+    CfnError: the name of no picture, or a folder that cannot be made.
   """
   out = places.local(text, '--out')
   if out.suffix.lower() not in ('.png', '.pdf', '.svg', '.jpg'):
@@ -222,7 +222,7 @@ def _check_out(text: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _writing(out: pathlib.Path) -> Iterator[None]:
-  """Names the picture in the error of a disk."""
+  """Adds the picture to an error of the disk."""
   try:
     yield
   except OSError as error:

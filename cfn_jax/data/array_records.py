@@ -1,8 +1,8 @@
 """Images that `cfn_jax.prepare` resized once and packed into ArrayRecord shards.
 
 A folder holds `index.json` (the format, the settings, the classes, the shards with their checksums,
-the files left out), and for each shard `shard-NNNNN.array_record` and `shard-NNNNN.json` (names,
-labels, heights and widths of its records). A record is the bytes of one JPEG.
+the skipped files). Each shard has `shard-NNNNN.array_record` and `shard-NNNNN.json` (names, labels,
+heights and widths of its records). A record is the bytes of one JPEG.
 """
 
 import bisect
@@ -26,14 +26,14 @@ SETTINGS = 'settings.json'
 # No read-ahead: records are read one at a time, in shuffled order.
 _READER_OPTIONS = 'readahead_buffer_size:0'
 _MEND = 'Run the same cfn_jax.prepare command again: it makes what is missing'
-# Opening a shard takes as long as reading ten records, so many stay open; each takes a file
-# descriptor, of which a process may have few.
+# Opening a shard takes as long as reading ten records, so many stay open. Each needs a file
+# descriptor, and a process has few.
 _MOST_READERS = min(512, max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 _NUMBERS = ('number', 'records', 'bytes')
 
 
 def shard_stem(number: int) -> str:
-  """The name of a shard's two files, without their suffixes.
+  """Returns the name of a shard's two files, without their suffixes.
 
   >>> shard_stem(7)
   'shard-00007'
@@ -86,8 +86,8 @@ class RecordsSource(Source):
       data = self._reader(shard).read([place - self._starts[shard]])[0]
     except MemoryError:
       raise
-    except Exception as error:  # riegeli's errors have no common type
-      # Never a bad image: the fault may pass, and a shard can be made again.
+    except Exception as error:  # riegeli's errors share no type
+      # Never a bad image: the fault may be temporary, and a shard can be made again.
       raise SourceError(
         f'shard {shard} ({self.root}/{shard_stem(shard)}.array_record) cannot be read at {name}: '
         f'{terminal.first_line(error)}. If it is damaged, run the same cfn_jax.prepare command '
@@ -108,7 +108,7 @@ class RecordsSource(Source):
       reader = array_record_module.ArrayRecordReader(
         str(path), options=_READER_OPTIONS, file_reader_buffer_size=1 << 15
       )
-    self._readers[shard] = reader  # the last used comes last
+    self._readers[shard] = reader  # the last used one is last
     while len(self._readers) > _MOST_READERS:
       self._readers.pop(next(iter(self._readers)), None)
     return reader
@@ -116,7 +116,7 @@ class RecordsSource(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-  """What the index files of a prepared folder say about all of its records."""
+  """The contents of the index files of a prepared folder, about all of its records."""
 
   root: pathlib.Path
   names: listing.Names
@@ -148,12 +148,12 @@ class Index:
 def open_records(
   root: pathlib.Path, *, val_root: str, val_fraction: float
 ) -> tuple[RecordsSource, RecordsSource]:
-  """Opens a prepared folder, with validation from a second one or a split by a hash of the names.
+  """Opens a prepared folder; a second one, or a hash of the names, makes the validation set.
 
-  A validation folder whose classes are not among the training folder's gets no labels.
+  A validation folder with a class that training lacks has no labels.
 
   Raises:
-    SourceError: the folder was not written by prepare, not finished, or a shard is damaged.
+    SourceError: prepare did not write the folder or did not finish it, or a shard is damaged.
   """
   index = load_index(root)
   if val_root:
@@ -165,7 +165,7 @@ def open_records(
 
 
 def load_index(root: pathlib.Path) -> Index:
-  """Reads and checks the index files; of the shards only their lengths.
+  """Reads and checks the index files, and the lengths of the shards.
 
   Raises:
     SourceError: as `open_records`.
@@ -257,7 +257,7 @@ def _load_summary(root: pathlib.Path) -> dict[str, Any]:
 
 
 def _wrong_field(stated: dict[str, Any]) -> str:
-  """The first field of an index that a reader needs and cannot use; '' if all are there."""
+  """Returns the first field that a reader needs and cannot use; '' if all are usable."""
   for field, kind in (('version', int), ('shards', list), ('class_names', list), ('checksum', str)):
     if not isinstance(stated.get(field), kind):
       return field

@@ -1,4 +1,4 @@
-"""The list of files that gave no image, kept in the workdir: each once, with its reason."""
+"""The list of files that could not be decoded, in the workdir: each once, with its reason."""
 
 import logging
 import pathlib
@@ -9,11 +9,11 @@ FILE = 'bad_images.tsv'
 
 
 class BadImages:
-  """Writes down the records that were skipped; called with the number of each, any number of times.
+  """Lists the skipped records; call it with the number of each, any number of times.
 
   Args:
-    reader: knows the records' names and the reasons.
-    host: each host reads other records, and keeps a list of its own.
+    reader: has the records' names and the reasons.
+    host: each host reads other records, and has its own list.
   """
 
   def __init__(self, reader: pipeline.Reader, *, host: int = 0) -> None:
@@ -28,19 +28,19 @@ class BadImages:
     return len(self._seen)
 
   def describe(self) -> str:
-    """Returns the end of a sentence: how many were skipped, and where they are listed; or ''."""
+    """Returns the end of a sentence: how many were skipped, and where the list is; '' for none."""
     where = f', see {self._path}' if self._path else ''
     return f'; {len(self._seen):,} could not be decoded{where}' if self._seen else ''
 
   def open(self, workdir: pathlib.Path) -> None:
-    """Names the folder of the list, and reads what an earlier start wrote there."""
+    """Sets the folder of the list, and reads the list of an earlier start."""
     self._path = workdir / self._file
     if self._path.exists():
       lines = self._path.read_text(encoding='ascii').splitlines()
       self._listed |= {line.partition('\t')[0] for line in lines}
 
   def __call__(self, index: int) -> None:
-    """Takes note of a record."""
+    """Adds a record to the list."""
     if index in self._seen:
       return
     self._seen.add(index)

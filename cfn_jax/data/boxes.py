@@ -1,19 +1,19 @@
-"""Boxes in an image: how much two of them overlap, and how one is told relative to another.
+"""Boxes in an image: how much two of them overlap, and how one is encoded relative to another.
 
 A box is x1, y1, x2, y2 in pixels from 0, ends included, float `[..., 4]`: it covers x2 - x1 + 1
-pixels of a row, as in the VOC devkit. Source: Fast R-CNN (fast-rcnn, `lib/utils`). On arrays of
-NumPy and of JAX alike.
+pixels of a row, as in the VOC devkit. Source: Fast R-CNN (fast-rcnn, `lib/utils`). The functions
+accept NumPy and JAX arrays.
 """
 
 from typing import Any
 
 import numpy as np
 
-TINY = 1e-14  # a box of no width has this one, so that nothing is divided by zero
+TINY = 1e-14  # the width of an empty box, so that nothing is divided by zero
 
 
 def areas(boxes: Any) -> Any:
-  """Returns how many pixels boxes `[..., 4]` cover, `[...]`.
+  """Returns the number of pixels `[...]` that boxes `[..., 4]` cover.
 
   >>> areas(np.array([0, 0, 9, 19]))
   np.int64(200)
@@ -22,7 +22,7 @@ def areas(boxes: Any) -> Any:
 
 
 def overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-  """Returns the shared part of all that two boxes cover: `[n, 4]` and `[m, 4]` to float64 `[n, m]`.
+  """Returns the intersection over union of boxes: `[n, 4]` and `[m, 4]` to float64 `[n, m]`.
 
   >>> overlaps(np.array([[0, 0, 9, 9]]), np.array([[0, 0, 9, 19], [10, 0, 19, 9]])).tolist()
   [[0.5, 0.0]]
@@ -53,10 +53,10 @@ def clip(boxes: Any, height: Any, width: Any, xp: Any = np) -> Any:
 
 
 def encode(proposals: np.ndarray, truths: np.ndarray) -> np.ndarray:
-  """Returns by what regression moves proposals onto boxes, both `[n, 4]`: float64 `[n, 4]`.
+  """Returns the regression targets float64 `[n, 4]` that move proposals onto boxes, both `[n, 4]`.
 
-  The centre's way in widths and heights of the proposal, and the logarithms of the growth; widths
-  are x2 - x1 here.
+  They are the offset of the centre in widths and heights of the proposal, and the logarithms of the
+  growth. Widths are x2 - x1 here.
   """
   x, y, width, height = _centre(np.asarray(proposals, np.float64))
   true_x, true_y, true_width, true_height = _centre(np.asarray(truths, np.float64))
@@ -72,7 +72,7 @@ def encode(proposals: np.ndarray, truths: np.ndarray) -> np.ndarray:
 
 
 def decode(proposals: Any, deltas: Any, xp: Any = np) -> Any:
-  """Moves proposals `[..., 4]` by what `encode` returns, `[..., 4]`; their shapes broadcast."""
+  """Moves proposals `[..., 4]` by the targets `[..., 4]` of `encode`; their shapes broadcast."""
   x, y, width, height = _centre(proposals)
   x, y = x + deltas[..., 0] * width, y + deltas[..., 1] * height
   width, height = width * xp.exp(deltas[..., 2]), height * xp.exp(deltas[..., 3])

@@ -1,8 +1,8 @@
 """Photographs without a download: crops of those in the scikit-image and scikit-learn wheels.
 
-Seven colour scenes lie in the wheels themselves; what these libraries fetch on demand is not used,
-nor are their colour pictures that are no photographs of a scene (a colour wheel, a galaxy
-field, a retina, a tissue slice). Two photographs are held out whole for validation.
+The wheels contain seven colour scenes. Pictures that the libraries fetch on demand are not used,
+nor are colour pictures that show no scene (a colour wheel, a galaxy field, a retina, a tissue
+slice). Two whole photographs are held out for validation.
 """
 
 import functools
@@ -31,18 +31,18 @@ TRAINING = ('astronaut', 'coffee', 'flower', 'motorcycle', 'rocket')
 VALIDATION = ('chelsea', 'china')
 
 SMALLEST_SIDE_PX = 128
-# Of the photograph's shorter side. A whole photograph could be cut in one way only.
+# A share of the photograph's shorter side. A whole photograph could be cut in one way only.
 LARGEST_SIDE = 0.95
 # The longer side of a crop is at most this many times the shorter one.
 LARGEST_ASPECT = 1.25
-# Part of each crop's random key: another number gives other crops.
+# Part of each crop's random key: another number makes other crops.
 _CROP_SEED = 2016
 
 
 class BundledSource(Source):
   """Distinct crops of random scale and place; crop i is a pure function of i and the photographs.
 
-  Crops come at native resolution as uint8 [H, W, 3]. The shorter side is log-uniform from
+  Crops are uint8 `[H, W, 3]` at native resolution. The shorter side is log-uniform from
   `SMALLEST_SIDE_PX` to nearly the photograph's shorter side. Labels are -1.
   """
 
@@ -113,7 +113,7 @@ def open_bundled(
 
 def _path(name: str) -> pathlib.Path:
   package, *inside = _FILES[name]
-  spec = importlib.util.find_spec(package)  # finds the folder; the package is not imported
+  spec = importlib.util.find_spec(package)  # finds the folder without importing the package
   if spec is None or not spec.submodule_search_locations:
     return pathlib.Path(package, *inside)
   return pathlib.Path(next(iter(spec.submodule_search_locations)), *inside)

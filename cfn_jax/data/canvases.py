@@ -1,8 +1,8 @@
-"""Images of any size in batches of few sizes: how large each becomes, and the canvas it lies on.
+"""Images of any size in batches of few sizes: the size of each, and the canvas that it lies on.
 
-Detection and segmentation see whole images. Each is resized by Fast R-CNN's rule, and lies at the
-top left of a canvas of zeros; a few canvases serve a whole data set, since a program is compiled
-for each. Source of the rule: fast-rcnn, `lib/utils/blob.py`. NumPy; loader processes use it.
+Detection and segmentation see whole images. Each is resized by Fast R-CNN's rule and lies at the
+top left of a canvas of zeros. A program is compiled for each canvas, so a few canvases serve a
+whole data set. Source of the rule: fast-rcnn, `lib/utils/blob.py`. NumPy; loader processes use it.
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ import numpy as np
 
 from cfn_jax.data import record, streams
 
-CANDIDATES = 12  # heights, and widths, among which canvases are chosen
-WORTH_IT = 0.03  # of the area: what one more canvas must save
-DRAWN = 4096  # batches of training by which its canvases are chosen
+CANDIDATES = 12  # number of heights, and of widths, to choose canvases from
+WORTH_IT = 0.03  # share of the area that one more canvas must save
+DRAWN = 4096  # training batches that the choice of canvases is based on
 
 
 def find_scale(height: int, width: int, short_px: int, longest_px: int) -> float:
-  """Returns by what an image grows: to that short side, unless its long side becomes too long.
+  """Returns the factor that scales an image to a short side, or to the longest long side (px).
 
   >>> find_scale(375, 500, 600, 1000), find_scale(281, 500, 600, 1000)
   (1.6, 2.0)
@@ -35,9 +35,9 @@ class Sizes:
   """The sizes of a data set's images at each of some scales.
 
   Attributes:
-    native: int32 `[n, 2]`: heights and widths of the images.
-    scales: float64 `[n, L]`, by what each grows.
-    sides: int32 `[n, L, 2]`, heights and widths at each scale.
+    native: int32 `[n, 2]`: heights and widths of the images, px.
+    scales: float64 `[n, L]`: factors.
+    sides: int32 `[n, L, 2]`: heights and widths at each scale, px.
   """
 
   native: np.ndarray
@@ -46,7 +46,7 @@ class Sizes:
 
   @classmethod
   def of(cls, native: np.ndarray, short_px: tuple[int, ...], longest_px: int) -> 'Sizes':
-    """Computes them of heights and widths `[n, 2]`; `short_px`: the short side at each scale."""
+    """Returns the sizes at each scale; `native` `[n, 2]`: heights and widths, px."""
     scales = np.array(
       [
         [find_scale(height, width, short, longest_px) for short in short_px]
@@ -63,12 +63,12 @@ class Sizes:
 
 
 def choose(sides: np.ndarray, most: int, largest: np.ndarray) -> np.ndarray:
-  """Chooses canvases on which batches need little area, the smallest first.
+  """Chooses canvases that make the area of batches small; the smallest first.
 
   Args:
-    sides: `[n, 2]`, the height and width that each of some batches needs.
-    most: at most that many canvases.
-    largest: `[2]`, what any batch may need; one canvas holds it.
+    sides: `[n, 2]`: the height and width that each of some batches needs.
+    most: largest number of canvases.
+    largest: `[2]`: the most that any batch may need; one canvas holds it.
 
   Returns:
     int32 `[k, 2]`, heights and widths.
@@ -81,7 +81,7 @@ def choose(sides: np.ndarray, most: int, largest: np.ndarray) -> np.ndarray:
   unique, counts = np.unique(sides, axis=0, return_counts=True)
   area = np.where(
     np.all(unique[None] <= tried[:, None], axis=-1), np.prod(tried, axis=1)[:, None], np.inf
-  )  # of each of the tried, for each size that it holds
+  )  # of each candidate, for each size that it holds
   chosen, held = [largest], np.full(len(unique), float(np.prod(largest)))
   while len(chosen) < most:
     totals = np.minimum(area, held) @ counts
@@ -121,7 +121,7 @@ def place(image: np.ndarray, sides: np.ndarray, canvas: tuple[int, int]) -> np.n
 
 
 class Doubled:
-  """A source whose images come twice: as they are, then all of them to be mirrored."""
+  """A source with each image twice: first all as they are, then all to be mirrored."""
 
   class_names: tuple[str, ...] = ()
   foreign_classes: tuple[str, ...] = ()
@@ -151,13 +151,13 @@ class Doubled:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingFrames:
-  """Which image, at which scale, on which canvas each place of the endless stream shows.
+  """The image, scale and canvas of each place of the endless stream.
 
   All of it follows from (seed, place) and the sizes, so every host and process knows the canvas of
   a whole batch.
 
   Attributes:
-    copies: how often the source has each image, see `Doubled`.
+    copies: number of times that the source has each image, see `Doubled`.
   """
 
   sizes: Sizes
@@ -178,7 +178,7 @@ class TrainingFrames:
     return choose(drawn.max(1), self.most, self.sizes.sides.reshape(-1, 2).max(0))
 
   def level(self, place: int) -> int:
-    """Returns the scale at which a place shows its image."""
+    """Returns the number of the scale at which a place shows its image."""
     levels = self.sizes.sides.shape[1]
     if levels == 1:
       return 0
@@ -200,13 +200,13 @@ class TrainingFrames:
 
 @dataclasses.dataclass(frozen=True)
 class TestFrames:
-  """On which canvas each place of a pass over test images shows its image, at all its scales.
+  """The canvas of each place of a pass over test images, for all scales of its image.
 
   Attributes:
-    sizes: of the records of the pass, in its order.
+    sizes: sizes of the records of the pass, in its order.
   """
 
-  __test__ = False  # no test of pytest's
+  __test__ = False  # not a test class of pytest
 
   sizes: Sizes
   batch_size: int

@@ -1,4 +1,4 @@
-"""Decodes all images of a data set once: what ends a run is then found before it begins."""
+"""Decodes all images of a data set once, so that a bad one is found before a run begins."""
 
 import concurrent.futures
 import os
@@ -11,7 +11,7 @@ NAMED = 5  # images named in an error
 
 
 def find(reader: pipeline.Reader) -> dict[int, str]:
-  """Returns the records that give no image, with their names and reasons."""
+  """Returns the records that cannot be decoded, with their names and reasons."""
 
   def find_fault(index: int) -> str:
     try:
@@ -28,7 +28,7 @@ def find(reader: pipeline.Reader) -> dict[int, str]:
 
 
 def check(reader: pipeline.Reader) -> None:
-  """Raises SourceError that names records which give no image."""
+  """Raises SourceError that names records that cannot be decoded."""
   if faults := [*find(reader).values()]:
     more = f' (and {len(faults) - NAMED:,} more)' if len(faults) > NAMED else ''
     raise SourceError(

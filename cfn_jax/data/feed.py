@@ -1,7 +1,7 @@
-"""The batches of one data set, as a task asks for them: training steps, and evaluation passes.
+"""The batches of one data set for a task: training steps and evaluation passes.
 
-Every task, of pretraining or of an evaluation, is fed by these. Reader, transform and loading in;
-pipeline.py makes the batches; bad images are listed in the workdir once it is known.
+Pretraining tasks and evaluations use the same feed. It combines a reader, a transform and a way of
+loading; pipeline.py makes the batches. Bad images are listed in the workdir once it is known.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import ml_collections
 
 from cfn_jax.data import bad_images, pipeline, sources
 
-# The numbers that data and feeds read, as far as nothing else checks them.
+# Limits of the numbers that data and feeds read and nothing else checks.
 LIMITS = {
   'seed': (0, 2**63 - 1),
   'eval_batch_size': (1, 2**20),
@@ -26,11 +26,11 @@ LIMITS = {
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-  """One data set and what is made of its images.
+  """One data set with the transform of its images.
 
   Attributes:
-    group: consecutive training steps that share the decoded images of a batch.
-    limit: images of an evaluation pass, a fixed random subset; 0: all.
+    group: number of consecutive training steps that share the decoded images of a batch.
+    limit: number of images of an evaluation pass, a fixed random subset; 0: all.
   """
 
   reader: pipeline.Reader
@@ -42,7 +42,7 @@ class Feed:
 
   @functools.cached_property
   def bad(self) -> bad_images.BadImages:
-    """The list of the images that could not be decoded; open it with the workdir."""
+    """Returns the list of images that could not be decoded; open it with the workdir."""
     return bad_images.BadImages(self.reader, host=self.loading.host)
 
   def train(self, start: int, stop: int) -> Generator[pipeline.Batch, None, None]:
@@ -71,7 +71,7 @@ class Feed:
     )
 
   def names(self, step: int) -> list[str]:
-    """Names the records in a training step's batch, for messages."""
+    """Returns the names of the records in a training step's batch, for messages."""
     first = step // self.group * self.batch_size
     return self.reader.names(range(first, first + self.batch_size))
 
@@ -79,11 +79,11 @@ class Feed:
 def open_readers(
   config: ml_collections.ConfigDict, *, min_side_px: int, evaluated: bool = True
 ) -> tuple[pipeline.Reader, pipeline.Reader]:
-  """Opens the images of a pretraining: those of training and those held out.
+  """Opens the images of a pretraining run: those of training and those held out.
 
   Args:
-    min_side_px: see `pipeline.Reader`: the decoder may halve a photograph that is larger.
-    evaluated: some must be held out.
+    min_side_px: see `pipeline.Reader`; the decoder may halve a larger photograph.
+    evaluated: some images must be held out.
 
   Raises:
     SourceError: what is wrong with the data, and what would be right.
@@ -104,8 +104,8 @@ def open_readers(
 
 
 def make_loading(config: ml_collections.ConfigDict) -> pipeline.Loading:
-  """Reads how batches are made, and which rows of them are this host's."""
-  import jax  # not where loader processes import this room
+  """Reads how batches are loaded, and this host's share of their rows."""
+  import jax  # not at import: loader processes import this room
 
   return pipeline.Loading(
     num_workers=config.data.num_workers,

@@ -1,13 +1,13 @@
-"""Recognises files that are something else than what was asked for, by their first bytes.
+"""Recognises files of an unexpected kind by their first bytes.
 
-Readers of images, tars, lists and permutation sets name with it what a file is and what to do.
+Readers of images, tars, lists and permutation sets use it to name the kind and the remedy.
 """
 
 import codecs
 
 HEAD = 64  # bytes that `recognise` needs
 
-# These hide images that would have to be unpacked before they can be read.
+# These may contain images, which must be unpacked first.
 PACKED = (
   *('.gz', '.bz2', '.xz', '.lzma', '.zst', '.lz4', '.br', '.z'),
   *('.tgz', '.tbz', '.tbz2', '.txz', '.tzst', '.zip', '.7z', '.rar', '.cab', '.iso', '.cpio'),
@@ -56,7 +56,7 @@ DECODED = frozenset((*(what for _, what in _IMAGES), 'a WebP image'))  # images.
 
 
 def recognise(head: bytes) -> str:
-  """Says what a file is that begins so, and what to do with it; '' for what is not known here.
+  """Returns the kind of a file that begins with these bytes, and the remedy; '' if unknown.
 
   >>> recognise(b'PK\\x03\\x04...'), recognise(b'RIFF....WEBP')
   ('a ZIP archive (as .npz and .pt are); unpack it first', 'a WebP image')
@@ -76,7 +76,7 @@ def recognise(head: bytes) -> str:
 
 
 def is_text(head: bytes) -> bool:
-  """Says whether a file that begins so is text: of UTF-8, or with the mark of UTF-16.
+  """Returns whether a file that begins with these bytes is text: UTF-8, or with UTF-16's mark.
 
   >>> is_text(b'a.jpg,cat'), is_text(b'a\\x00b')
   (True, False)
@@ -86,7 +86,7 @@ def is_text(head: bytes) -> bool:
 
 
 def is_archive(name: str) -> bool:
-  """Whether a file's name is that of an archive, a plain tar too.
+  """Returns whether a file's name is that of an archive, a plain tar included.
 
   >>> is_archive('b.TAR'), is_archive('c.zip'), is_archive('tar.jpg')
   (True, True, False)

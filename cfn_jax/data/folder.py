@@ -1,8 +1,8 @@
 """Any folder of images, flat or nested, with or without class folders, and lists of its files.
 
-A record's bytes are the file's. Where every image lies in a subfolder, the first-level folders are
-the classes, numbered in sorted order. Validation images come from a second folder, or from a split
-by a hash of the relative path: adding a file moves no other file between the splits.
+A record's bytes are the file's. If every image lies in a subfolder, the first-level folders are the
+classes, numbered in sorted order. Validation images come from a second folder, or from a split by a
+hash of the relative path: adding a file moves no other file between the splits.
 """
 
 import abc
@@ -22,20 +22,20 @@ from cfn_jax.data.record import Record, Source, SourceError, check_index
 
 _SPLITS = r'(img_)?(train(ing)?|val(id(ation)?)?|test(ing)?|dev)([-_ ]?(set|images|data))?'
 
-# Errors that say something about the file. Others (too many open files, a disk that is not
-# answering) may be gone the next time, and then the same record would give another image.
+# Errors that depend on the file. Others (too many open files, a disk that does not answer) may be
+# temporary, and then the same record would show another image.
 _FILE_FAULTS = frozenset(
   (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 )
 
 
 class NamedSource(Source):
-  """Images whose names and labels are known before one is read, as prepare.py needs them."""
+  """Images with names and labels that are known before any is read, as prepare.py needs them."""
 
   names: listing.Names
   others: listing.Others
   fingerprint: str
-  left_out: list[dict[str, str]]  # names and reasons of what may be images but is not read
+  left_out: list[dict[str, str]]  # names and reasons of files that may be images but are not read
   _labels: np.ndarray  # int32 [number of images]
 
   def __len__(self) -> int:
@@ -52,7 +52,7 @@ class NamedSource(Source):
 
   @abc.abstractmethod
   def stamp(self) -> str:
-    """Digests what changes when an image does: sizes and modification times."""
+    """Returns a digest of sizes and modification times, which change when an image does."""
 
 
 class FileSource(NamedSource):
@@ -85,7 +85,7 @@ class FileSource(NamedSource):
     return self._identity
 
   @functools.cached_property
-  def _identity(self) -> str:  # once: it looks at each file
+  def _identity(self) -> str:  # cached: it looks at each file
     return f'{self.fingerprint} {self.stamp()}'
 
   def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class FileSource(NamedSource):
     return Record(data, name, int(self._labels[index]))
 
   def stamp(self) -> str:
-    """Digests the size and modification time of each file; -1 where there is none."""
+    """Returns a digest of the size and modification time of each file; -1 for a missing one."""
     digest = hashlib.sha256()
     for name in self.names:
       try:
@@ -127,11 +127,11 @@ def open_folder(
 ) -> tuple[FileSource, FileSource]:
   """Opens the training and validation images of a folder, or of two.
 
-  A validation folder whose classes are not among the training folder's gets no labels.
+  A validation folder with a class that training lacks has no labels.
 
   Raises:
-    SourceError: a folder is missing, empty, unreadable or without images; or no image is left over
-      for training.
+    SourceError: a folder is missing, empty, unreadable or without images; or no image is left for
+      training.
   """
   found = listing.list_images(root)
   classes = class_folders(found.names)
@@ -152,7 +152,7 @@ def open_folder(
 
 
 def class_folders(names: listing.Names) -> tuple[str, ...]:
-  """The sorted first-level folders, or () where an image lies outside them.
+  """Returns the sorted first-level folders, or () if an image lies outside them.
 
   >>> class_folders(listing.Names.of(['dog/1.jpg', 'cat/2.jpg']))
   ('cat', 'dog')
@@ -169,7 +169,7 @@ def class_folders(names: listing.Names) -> tuple[str, ...]:
 
 
 def warn_of_splits(root: pathlib.Path, classes: tuple[str, ...]) -> None:
-  """Warns where the folders of a data set's splits are taken for its classes."""
+  """Warns if folders named like splits count as classes."""
   if classes and all(re.fullmatch(_SPLITS, name.lower()) for name in classes):
     terminal.say(
       f'warning: the folders of {root} are {", ".join(classes)}: they count as its classes, and '
@@ -184,14 +184,14 @@ def hash_split(
   """Returns for each name whether it is held out, bool `[n]`, by its own hash alone.
 
   Args:
-    where, instead: for messages: the images' place, and the field that names others.
+    where, instead: for messages: the place of the images, and the field that names others.
 
   Raises:
     SourceError: the fraction is not in 0..1, or nothing is left for training.
   """
   if not 0 <= val_fraction < 1:
     raise SourceError(f'data.val_fraction = {val_fraction}: it must be at least 0 and below 1')
-  # 2**64 would need a ninth byte, so of fractions next to 1 the largest bound has to do.
+  # 2**64 would need a ninth byte, so fractions next to 1 take the largest bound.
   bound = min(int(val_fraction * 2.0**64), 2**64 - 1).to_bytes(8, 'big')
   hashes = (hashlib.blake2b(name, digest_size=8).digest() for name in names.encoded())
   held_out = np.fromiter((digest < bound for digest in hashes), bool, len(names))

@@ -22,7 +22,7 @@ def read_size(path: pathlib.Path) -> tuple[int, int]:
   """Returns the height and width of a picture, EXIF orientation applied.
 
   Raises:
-    BadImage: the file cannot be read, or its header says no size.
+    BadImage: the file cannot be read, or its header has no size.
   """
   try:
     with path.open('rb') as file:
@@ -41,7 +41,7 @@ def read_size(path: pathlib.Path) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
-  """Returns the stored height and width; 0, 0 where this is no JPEG or its scan lies behind."""
+  """Returns the stored height and width; 0, 0 if this is no JPEG or its scan begins later."""
   found = 0, 0
   for marker, start, _ in jpeg.segments(data) if jpeg.is_jpeg(data) else ():
     if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and start + 9 <= len(data):
@@ -52,17 +52,17 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
 
 
 def _size_by_pillow(path: pathlib.Path, data: bytes) -> tuple[int, int, bool]:
-  """Returns the height, the width, and whether they have still to be exchanged."""
+  """Returns the height, the width, and whether they must be exchanged."""
   try:
     with Image.open(io.BytesIO(data)) as picture:
       width, height = picture.size
-      if picture.format == 'TIFF':  # whose size Pillow turns itself
+      if picture.format == 'TIFF':  # Pillow turns its size itself
         return height, width, False
-      with contextlib.suppress(Exception):  # damaged EXIF says nothing of the size
+      with contextlib.suppress(Exception):  # damaged EXIF does not affect the size
         return height, width, picture.getexif().get(orientation.TAG) in _TURNED
       return height, width, False
-  except UnidentifiedImageError:  # whose text names an object in memory
+  except UnidentifiedImageError:  # its text names an object in memory
     raise BadImage(str(path), 'its header says no size') from None
-  except Exception as error:  # on damaged data Pillow's plugins raise anything
+  except Exception as error:  # Pillow's plugins raise anything on damaged data
     reason = f'its header says no size ({terminal.first_line(error)})'
     raise BadImage(str(path), reason) from None

@@ -1,19 +1,17 @@
-"""Decodes any picture file into uint8 RGB, or says why it cannot.
+"""Decodes any picture file to uint8 RGB, or raises BadImage with the reason.
 
-The first step of the flow: bytes of a file or a record -> image uint8 [H, W, 3]. The content
-decides the format, never the name. JPEG (grey, CMYK, YCCK, progressive, Adobe markers), PNG, WebP,
-GIF, BMP and TIFF; of several frames the first. EXIF orientation is applied, colour profiles are
-not. A file that lacks pixels raises `BadImage`, and so does a damaged one wherever its format lets
-that be seen.
-A JPEG has no checksums, so changed bytes in its picture data may pass; of stretches of zeros, which
-lost disk blocks leave, those in ordinary (sequential) JPEGs do not.
+The first step of the flow: bytes of a file or a record -> image uint8 `[H, W, 3]`. The content
+decides the format, not the name: JPEG (grey, CMYK, YCCK, progressive, Adobe markers), PNG, WebP,
+GIF, BMP and TIFF. The first of several frames counts. EXIF orientation is applied, colour profiles
+are not. A file that lacks pixels raises `BadImage`, and so does a damaged one if its format shows
+it. A JPEG has no checksums, so changed bytes in its picture data may pass. Runs of zeros, which
+lost disk blocks leave, do not pass in ordinary (sequential) JPEGs.
 
-JPEGs take a fast strict path (simplejpeg, which stops at the first warning of libjpeg-turbo). What
-that refuses for a harmless reason takes a tolerant one: the header is cleaned and decoded strictly
-again; CMYK, and stray bytes before the end marker, go through Pillow. Both paths end in
-libjpeg-turbo with its accurate transform and smooth upsampling: the largest difference between
-them is 0 levels (a test holds it). docs/data.md has the
-speeds from which the codecs were chosen.
+JPEGs take a fast strict path: simplejpeg, which stops at the first warning of libjpeg-turbo. If it
+refuses a file for a harmless reason, a tolerant path cleans the header and decodes strictly again.
+CMYK, and stray bytes before the end marker, use Pillow. Both paths use libjpeg-turbo with its
+accurate transform and smooth upsampling: the largest difference between them is 0 levels (tested).
+docs/data.md has the speeds of the codecs.
 """
 
 import io
@@ -28,7 +26,7 @@ from cfn_jax import terminal
 from cfn_jax.data import file_kinds, jpeg, orientation, png
 from cfn_jax.errors import CfnError
 
-# Larger pictures are refused before any memory is taken; above this Pillow warns of a bomb.
+# Larger pictures are refused before memory is allocated; above this Pillow warns of a bomb.
 MAX_PIXELS = 89_478_485
 # One that is halved while it is decoded holds a quarter of its pixels: phones make 200 million.
 MAX_HALVED_PIXELS = 3 * MAX_PIXELS
@@ -44,7 +42,7 @@ warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)
 
 
 class BadImage(CfnError):  # noqa: N818
-  """A file that gives no picture. The message is 'NAME: reason'."""
+  """A file that cannot be decoded. The message is 'NAME: reason'."""
 
   def __init__(self, name: str, reason: str) -> None:
     super().__init__(f'{name or "image"}: {reason}')
@@ -52,7 +50,7 @@ class BadImage(CfnError):  # noqa: N818
     self.reason = reason
 
   def __reduce__(self) -> tuple[type, tuple[str, str]]:
-    return BadImage, (self.name, self.reason)  # it crosses from loader processes to the parent
+    return BadImage, (self.name, self.reason)  # it is sent from loader processes to the parent
 
 
 def decode_image(
@@ -70,7 +68,7 @@ def decode_image(
 
   Raises:
     BadImage: the data is empty, damaged, cut short, not a picture, or larger than `MAX_PIXELS`.
-    MemoryError: there is none left now, which says nothing about the picture.
+    MemoryError: there is none left at present, which is no fault of the picture.
   """
   try:
     if jpeg.is_jpeg(data):
@@ -80,7 +78,7 @@ def decode_image(
     raise BadImage(name, error.reason) from error.__cause__
   except MemoryError:
     raise
-  except Exception as error:  # on damaged data Pillow's plugins raise anything
+  except Exception as error:  # Pillow's plugins raise anything on damaged data
     raise BadImage(name, f'it is damaged ({terminal.first_line(error)})') from error
 
 
@@ -108,7 +106,7 @@ def resize_short_side(
 
 
 def resized_sides(height: int, width: int, short_side_px: int) -> tuple[int, int]:
-  """The height and width of a picture whose short side becomes `short_side_px`, aspect kept.
+  """Returns the height and width of a picture whose short side becomes `short_side_px`.
 
   >>> resized_sides(300, 600, 100)
   (100, 200)
@@ -118,7 +116,7 @@ def resized_sides(height: int, width: int, short_side_px: int) -> tuple[int, int
 
 
 def _decode_jpeg(data: bytes, min_side_px: int) -> np.ndarray:
-  """The fast strict path, then the tolerant one for harmless faults."""
+  """Decodes by the fast strict path, then by the tolerant one for harmless faults."""
   if jpeg.is_zeroed(data):
     raise BadImage('', 'the JPEG is damaged (a stretch of its picture data is zeros)')
   try:
@@ -136,7 +134,7 @@ def _decode_jpeg(data: bytes, min_side_px: int) -> np.ndarray:
     reason = str(error)
   too_long = reason.endswith('extraneous bytes before marker 0xd9')
   if too_long and jpeg.ZEROS not in cleaned[: cleaned.find(b'\xff\xd9')]:
-    # Every block was there, then some bytes too many, and no stretch of zeros was taken for blocks.
+    # Every block was there, then surplus bytes, and no run of zeros was decoded as blocks.
     return _decode_jpeg_with_pillow(cleaned, min_side_px)
   if 'Premature end' in reason or 'premature end' in reason:
     raise BadImage('', f'the JPEG is cut short ({reason})')
@@ -169,14 +167,14 @@ def _decode_jpeg_with_pillow(data: bytes, min_side_px: int) -> np.ndarray:
 
 
 def _halving(width: int, height: int, min_side_px: int) -> int:
-  """The largest of 1, 2, 4, 8 that leaves a short side of `min_side_px`; 1 where that is 0."""
+  """Returns the largest of 1, 2, 4, 8 that leaves a short side of `min_side_px`; 1 if that is 0."""
   if min_side_px <= 0:
     return 1
   return next(f for f in (8, 4, 2, 1) if f == 1 or -(-min(width, height) // f) >= min_side_px)
 
 
 def _decode_with_pillow(data: bytes) -> np.ndarray:
-  """Everything that is not a JPEG."""
+  """Decodes everything that is not a JPEG."""
   _check_format(data)
   try:
     picture = Image.open(io.BytesIO(data), formats=_OPENERS)
@@ -193,17 +191,17 @@ def _decode_with_pillow(data: bytes) -> np.ndarray:
     if picture.format == 'PNG' and data[24] == 16 and isinstance(hidden, tuple):
       # Pillow keeps the high bytes of the pixels, but all of the colour that stands for nothing.
       picture.info['transparency'] = tuple(value >> 8 for value in hidden)
-    picture.load()  # TIFF turns itself upright here, and then no longer says that it has to be
+    picture.load()  # TIFF turns itself upright here, and then has no orientation any more
     _check_size(*picture.size)
     try:
       stated = picture.getexif().get(orientation.TAG, 1)
-    except Exception:  # damaged EXIF is no reason to lose a sound picture
+    except Exception:  # damaged EXIF is no reason to lose an intact picture
       stated = 1
     return orientation.apply(_to_rgb(picture), stated)
 
 
 def _to_rgb(picture: ImageFile.ImageFile) -> np.ndarray:
-  """Turns any of Pillow's modes into uint8 [H, W, 3]."""
+  """Converts any of Pillow's modes to uint8 `[H, W, 3]`."""
   if picture.mode == 'F' or picture.mode.startswith('I'):
     return np.repeat(_grey_bytes(picture)[:, :, None], 3, axis=2)
   transparent = picture.mode in ('LA', 'PA', 'La', 'RGBA', 'RGBa') or 'transparency' in picture.info
@@ -215,7 +213,7 @@ def _to_rgb(picture: ImageFile.ImageFile) -> np.ndarray:
 
 
 def _grey_bytes(picture: ImageFile.ImageFile) -> np.ndarray:
-  """Scales a grey picture of more than 8 bits to uint8 [H, W]; Pillow would clip it."""
+  """Scales a grey picture of more than 8 bits to uint8 `[H, W]`; Pillow would clip it."""
   values = np.asarray(picture)
   tags: Any = getattr(picture, 'tag_v2', {})
   if picture.mode == 'F':
@@ -251,7 +249,7 @@ def _check_size(width: int, height: int, factor: int = 1) -> None:
 
 
 def _check_format(data: bytes) -> None:
-  """Names what is plainly something else, and a WebP that is shorter than it says."""
+  """Refuses files of another kind, and a WebP that is shorter than it states."""
   if not data:
     raise BadImage('', 'the file is empty')
   kind, _, remedy = file_kinds.recognise(data[: file_kinds.HEAD]).partition('; ')

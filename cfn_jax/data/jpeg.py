@@ -1,13 +1,13 @@
-"""The segments of a JPEG file, and what they say without decoding it.
+"""The segments of a JPEG file, read without decoding it.
 
-Used by images.py and orientation.py. Walking the header takes some microseconds, opening the file
-with Pillow as long as decoding it.
+Used by images.py and orientation.py. Walking the header takes microseconds; opening the file with
+Pillow takes as long as decoding it.
 """
 
 import re
 from collections.abc import Iterator
 
-# As many zeros as the smallest block of a disk holds.
+# The bytes of the smallest block of a disk.
 ZEROS = bytes(512)
 
 SCAN_DATA = 0  # stands for a marker: the picture data after the header of a scan
@@ -18,15 +18,15 @@ _AFTER_SCAN = re.compile(rb'\xff[^\x00\xd0-\xd7\xff]')
 
 
 def is_jpeg(data: bytes) -> bool:
-  """Whether the first bytes are those of a JPEG."""
+  """Returns whether the first bytes are those of a JPEG."""
   return data[:3] == b'\xff\xd8\xff'
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
   """Yields each segment: its marker, the place of the marker, and the end of the segment.
 
-  Stray and fill bytes between segments are passed over, as libjpeg and Pillow do. Picture data are
-  a segment of their own, `SCAN_DATA`. An end mark is one too if anything follows it.
+  Stray and fill bytes between segments are skipped, as by libjpeg and Pillow. Picture data are a
+  segment of their own, `SCAN_DATA`. An end mark is one too if anything follows it.
 
   >>> list(segments(bytes.fromhex('ffd8 fffe000478 78 ffda0002 123456 ffd9')))
   [(254, 2, 8), (218, 8, 12), (0, 12, 15)]
@@ -51,7 +51,7 @@ def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def is_zeroed(data: bytes) -> bool:
-  """Whether a sequential JPEG has `ZEROS` in its picture data where no encoder puts them.
+  """Returns whether a sequential JPEG has `ZEROS` in its picture data where no encoder writes them.
 
   Zeros make sense only where the all-zero code of each component's AC table ends a block, as in
   tables made for a picture with much plain background. With the standard tables, and most others,
@@ -59,12 +59,12 @@ def is_zeroed(data: bytes) -> bool:
   """
   if data.find(ZEROS) < 0:
     return False
-  first_symbols: dict[int, int] = {}  # what each AC table says for a code of zeros
+  first_symbols: dict[int, int] = {}  # the meaning of a code of zeros in each AC table
   tables: list[int] = []  # that of each component in a scan
   for marker, start, end in segments(data):
     segment = data[start + 4 : end]
     if marker == _END or (0xC2 <= marker <= 0xCF and marker not in (_DHT, 0xC8, 0xCC)):
-      return False  # progressive, lossless or arithmetic: zeros there have other meanings
+      return False  # progressive, lossless or arithmetic: zeros have other meanings there
     if marker == _DHT:
       _note_first_symbols(segment, first_symbols)
     elif marker == SCAN:
@@ -85,11 +85,11 @@ def _note_first_symbols(segment: bytes, first_symbols: dict[int, int]) -> None:
 
 
 def clean_header(data: bytes) -> bytes:
-  """Rebuilds what comes before the first scan without the fields that libjpeg only warns about.
+  """Rebuilds the header up to the first scan, without the fields that libjpeg only warns about.
 
-  Application segments and comments go (a sound Adobe marker stays: it says how colours are stored),
-  and so do stray bytes between segments; the first scan of a sequential JPEG gets the only legal
-  spectral range.
+  Application segments, comments and stray bytes between segments are removed. An intact Adobe
+  marker stays, since it says how colours are stored. The first scan of a sequential JPEG gets the
+  only legal spectral range.
   """
   kept, sequential = [data[:2]], True
   for marker, start, end in segments(data):

@@ -1,4 +1,4 @@
-"""Labels of images whose names and folders do not say them, such as ImageNet's validation images.
+"""Labels of images that have no class folders, such as ImageNet's validation images.
 
 Used by prepare.py. A list of labels is one of:
 
@@ -30,7 +30,7 @@ Lines = list[tuple[int, str]]  # the number and the text of each
 def read_labels(
   names: Sequence[str], labels: pathlib.Path, synsets: pathlib.Path | None = None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-  """Finds the label of each image.
+  """Returns the label of each image.
 
   Args:
     names: the images, as relative paths.
@@ -41,7 +41,7 @@ def read_labels(
     int32 `[N]`, the class names.
 
   Raises:
-    SourceError: what is wrong with which file; an image without a label, or the reverse.
+    SourceError: with the file and its fault; an image has no label, or the reverse.
   """
   lines = [(number, line) for number, line in enumerate(text_lists.read_lines(labels), 1) if line]
   if not lines:
@@ -60,7 +60,7 @@ def read_synsets(path: pathlib.Path) -> tuple[str, ...]:
   """Reads the classes in the order of their numbers, from 1.
 
   Raises:
-    SourceError: there are none, or one is there twice.
+    SourceError: there are none, or one occurs twice.
   """
   if path.suffix.lower() == '.mat':
     order = _read_meta(path)
@@ -82,7 +82,7 @@ def _read_meta(path: pathlib.Path) -> tuple[str, ...]:
     leaves = sorted((int(number), str(wnid)) for number, wnid, children in rows if not children)
   except OSError as error:
     raise SourceError(f'{path} cannot be read: {error.strerror or error}') from None
-  except Exception as error:  # SciPy's reader raises many kinds on other files
+  except Exception as error:  # SciPy's reader raises many types on other files
     raise SourceError(
       f"{path} is not the development kit's meta.mat: {type(error).__name__} ({error})"
     ) from None
@@ -94,7 +94,7 @@ def _read_meta(path: pathlib.Path) -> tuple[str, ...]:
 def _by_number(
   names: Sequence[str], path: pathlib.Path, lines: Lines, order: tuple[str, ...]
 ) -> list[str]:
-  """Takes line i for the image whose name ends in i."""
+  """Returns the class of line i for the image whose name ends in i."""
   if not order:
     raise SourceError(f'{path} holds numbers, whose meaning it does not say: {_ASK}')
   if len(order) == _ILSVRC_CLASSES and list(order) == sorted(order):
@@ -122,7 +122,7 @@ def _by_number(
 def _by_name(
   names: Sequence[str], path: pathlib.Path, lines: Lines, order: tuple[str, ...]
 ) -> list[str]:
-  """Takes each image's class from the line that names it, with or without folders and suffix."""
+  """Returns each image's class from the line that names it, with or without folders and suffix."""
   wanted = {_stem(name): name for name in names}
   if len(wanted) < len(names):
     raise SourceError(f'two of the {len(names):,} images have one name, so {path} cannot tell them')
@@ -153,7 +153,7 @@ def _by_name(
 
 
 def _split_line(line: str) -> tuple[str, str]:
-  """Parts a line into the image and the first word of what follows.
+  """Splits a line into the image and the first word after it.
 
   >>> _split_line('val_1,n01751748 111 108'), _split_line('val_2.JPEG\\tn03444034\\t0')
   (('val_1', 'n01751748'), ('val_2.JPEG', 'n03444034'))
@@ -164,5 +164,5 @@ def _split_line(line: str) -> tuple[str, str]:
 
 
 def _stem(name: str) -> str:
-  """The name of a file without folders and suffix."""
+  """Returns the name of a file without folders and suffix."""
   return posixpath.splitext(posixpath.basename(name))[0]

@@ -32,7 +32,7 @@ _PASSED_OVER = frozenset(
 
 
 def is_image(name: str) -> bool:
-  """Whether a file's name is that of an image.
+  """Returns whether a file's name is that of an image.
 
   >>> is_image('d/1.JPEG'), is_image('1.jfif'), is_image('1.jpg.txt')
   (True, True, False)
@@ -41,12 +41,12 @@ def is_image(name: str) -> bool:
 
 
 def prefer_jpegs(names: list[str]) -> list[str]:
-  """Returns the JPEGs of some files of one name, or all where none is: others may be masks."""
+  """Returns the JPEGs among files of one name, or all if there is none: others may be masks."""
   return [name for name in names if name.lower().endswith(JPEG_SUFFIXES)] or names
 
 
 def is_passed_over(name: str) -> bool:
-  """Whether a part of a path is hidden (resource forks too) or a folder of the system.
+  """Returns whether a part of a path is hidden (resource forks too) or a system folder.
 
   >>> is_passed_over('d/._1.jpg'), is_passed_over('@eaDir/1.jpg/t.jpg'), is_passed_over('d/1.jpg')
   (True, True, False)
@@ -94,13 +94,13 @@ class Names:
 
 
 class Others(NamedTuple):
-  """Files that were passed over because their names are not those of images."""
+  """Files that were skipped because their names are not those of images."""
 
   number: int = 0
   example: str = ''
 
   def __str__(self) -> str:
-    """Says so, as the end of a description; '' where there are none."""
+    """Returns the end of a description; '' if there are none."""
     files = 'file' if self.number == 1 else 'files'
     told = f'; {self.number:,} other {files} passed over (such as {self.example})'
     return told if self.number else ''
@@ -110,9 +110,9 @@ NO_OTHERS = Others()
 
 
 class Listing(NamedTuple):
-  """What a folder holds: the images' sorted relative paths.
+  """The contents of a folder: the images' sorted relative paths.
 
-  Archives, which may hold images, are named; they do not count as other files.
+  Archives, which may contain images, are listed; they do not count as other files.
   """
 
   names: Names
@@ -165,8 +165,8 @@ def _no_images(root: pathlib.Path, others: list[str]) -> str:
 def _walk(root: pathlib.Path) -> tuple[list[str], list[str]]:
   """Finds images and other files.
 
-  Each real folder is listed once, whatever links lead to it, so loops end and no image comes twice.
-  Links to folders are followed after everything that is really there.
+  Each real folder is listed once, whatever links lead to it, so loops end and no image occurs
+  twice. Links to folders are followed last.
   """
   found: list[str] = []
   others: list[str] = []
@@ -193,7 +193,9 @@ def _walk(root: pathlib.Path) -> tuple[list[str], list[str]]:
             (links if entry.is_symlink() else pending).append(name)
           elif not is_image(entry.name):
             others.append(name)
-          elif entry.is_symlink() or entry.is_file():  # a dead link is a bad image, not no image
+          elif (
+            entry.is_symlink() or entry.is_file()
+          ):  # a broken link with an image's name is a bad image
             found.append(name)
     except OSError as error:
       raise SourceError(f'cannot list {root / folder}: {error.strerror}') from None
@@ -201,7 +203,7 @@ def _walk(root: pathlib.Path) -> tuple[list[str], list[str]]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-  """Whether an entry is a folder or leads to one; a link that leads nowhere is none."""
+  """Returns whether an entry is a folder or links to one; a broken link is not."""
   try:
     return entry.is_dir()
   except OSError as error:

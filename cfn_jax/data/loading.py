@@ -1,7 +1,7 @@
 """Runs a function over the numbers of batches, in Grain's threads or in loader processes.
 
-What the function makes does not depend on how it is run. Loader processes live no longer than their
-parent, and no shorter than it needs them. No JAX backend is started in here.
+Results do not depend on how the function is run. Loader processes live as long as their parent
+needs them. This module starts no JAX backend.
 """
 
 import contextlib
@@ -27,18 +27,18 @@ SHARED_MEMORY = pathlib.Path('/dev/shm')
 
 
 class LoadingError(CfnError):
-  """Batches cannot be made in the way that was asked for; the message says what can be done."""
+  """Batches cannot be loaded in the requested way; the message has the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Loading:
-  """How batches are made, which changes nothing of what is in them.
+  """How batches are loaded; it does not change their contents.
 
   Attributes:
-    num_workers: loader processes; 0 loads in threads of this process.
-    num_threads: threads that read, in each process.
-    read_ahead_batches: batches held ready by each process.
-    host: this host's number, and how many share each batch (`hosts`).
+    num_workers: number of loader processes; 0 loads in threads of this process.
+    num_threads: number of reading threads in each process.
+    read_ahead_batches: number of batches that each process holds ready.
+    host: number of this host; `hosts` share each batch.
   """
 
   num_workers: int = 0
@@ -66,10 +66,10 @@ def run_over(
   """Yields `make(number)` for each number in order; `make` must pickle.
 
   Args:
-    bytes_each: size of what is made for one number, for the check of the shared memory.
+    bytes_each: size of one result, for the check of the shared memory.
 
   Raises:
-    LoadingError: processes cannot be started from here, or their batches have no room.
+    LoadingError: processes cannot be started from here, or their batches do not fit.
   """
   import grain
 
@@ -100,7 +100,7 @@ def run_over(
 
 
 def check_main_module() -> None:
-  """Raises LoadingError where a program cannot be imported again by the processes it starts."""
+  """Raises LoadingError if the processes cannot import the program that starts them."""
   main = sys.modules['__main__']
   if getattr(multiprocessing.current_process(), '_inheriting', False):
     raise LoadingError(
@@ -116,7 +116,7 @@ def check_main_module() -> None:
 
 
 def check_shared_memory(workers: int, read_ahead: int, bytes_each: int) -> None:
-  """Raises LoadingError where the batches on their way do not fit into the shared memory.
+  """Raises LoadingError if the batches on their way do not fit into the shared memory.
 
   Each process holds `read_ahead` batches ready and makes one more; one is being consumed.
   """
@@ -133,10 +133,10 @@ def check_shared_memory(workers: int, read_ahead: int, bytes_each: int) -> None:
 
 
 def _start_worker(parent: int, *_: int) -> None:
-  """Ties a loader process to its parent, which may be gone already when the process gets here.
+  """Ties a loader process to its parent, which may have ended already.
 
-  It is deaf to the signals that a terminal or a scheduler sends to both, since the parent may still
-  be saving; it is gone within a second of the parent's end, however that came.
+  The process ignores the signals that a terminal or a scheduler sends to both, since the parent may
+  still be saving. It ends within a second of the parent's end, whatever its cause.
   """
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -144,7 +144,7 @@ def _start_worker(parent: int, *_: int) -> None:
 
 
 def _mark_grain_flags() -> None:
-  """Lets Grain read its own flags where absl's were never parsed: pytest, notebooks, scripts."""
+  """Lets Grain read its flags if absl never parsed any: in pytest, notebooks and scripts."""
   if not flags.FLAGS.is_parsed():
     for name in flags.FLAGS:
       if name.startswith('grain_'):

@@ -1,8 +1,7 @@
-"""Files that say the class of each pixel of an image: PNGs, and the .mat files of SBD.
+"""Files with the class of each pixel of an image: PNGs, and the .mat files of SBD.
 
 A PNG holds class numbers, as palette indices or as greys, or colours of VOC's colour map. Used by
-voc_masks.py, in loader processes too; the written masks and the pictures take the colours from
-here.
+voc_masks.py, in loader processes too. Written masks and pictures use the same colours.
 """
 
 import io
@@ -15,11 +14,11 @@ from cfn_jax import terminal
 from cfn_jax.data import file_kinds, images, png
 from cfn_jax.data.record import SourceError
 
-VOID = 255  # says nothing of a pixel: neither trained on nor scored
+VOID = 255  # an unknown pixel: neither trained on nor scored
 SUFFIXES = ('.png', '.mat')
 READ = 'masks are PNGs, or .mat files of SBD'
 _REMEDY = 'save it as a palette or grey PNG of class numbers'
-_INDEXED, _GREY = 3, 0  # colour types of a PNG that hold one number for each pixel
+_INDEXED, _GREY = 3, 0  # colour types of a PNG with one number per pixel
 
 
 def make_colours() -> np.ndarray:
@@ -44,13 +43,13 @@ _BY_CODE = np.argsort(_CODES)
 
 
 def decode_mask(data: bytes, *, name: str) -> np.ndarray:
-  """Decodes the bytes of a file into class numbers, uint8 `[H, W]`; `VOID` where none is told.
+  """Decodes the bytes of a file to class numbers, uint8 `[H, W]`; `VOID` for unknown pixels.
 
   Args:
-    name: of the file, for messages.
+    name: the file, for messages.
 
   Raises:
-    SourceError: the file is damaged, of another kind, or holds numbers or colours of no class.
+    SourceError: the file is damaged, of another kind, or has numbers or colours of no class.
   """
   try:
     if data.startswith(b'MATLAB'):
@@ -64,7 +63,7 @@ def decode_mask(data: bytes, *, name: str) -> np.ndarray:
     raise SourceError(f'{name}: {error}') from None
   except MemoryError:
     raise
-  except Exception as error:  # on damaged data Pillow and SciPy raise anything
+  except Exception as error:  # Pillow and SciPy raise anything on damaged data
     raise SourceError(f'{name}: it is damaged ({terminal.first_line(error)})') from None
 
 
@@ -112,7 +111,7 @@ def _to_numbers(values: np.ndarray) -> np.ndarray:
 
 
 def _number_colours(colours: np.ndarray) -> np.ndarray:
-  """Returns which numbers have these colours, uint8 `[H, W]`, from uint8 `[H, W, 3]`."""
+  """Returns the numbers uint8 `[H, W]` of colours uint8 `[H, W, 3]`."""
   codes = colours @ _TIMES
   places = np.minimum(np.searchsorted(_CODES, codes, sorter=_BY_CODE), len(_CODES) - 1)
   numbers = _BY_CODE[places]

@@ -1,6 +1,6 @@
-"""Which images of a folder have masks, and where: the layouts of VOC and of SBD.
+"""Finds the images of a folder that have masks, in the layouts of VOC and of SBD.
 
-Used by voc_masks.py, which says what the layouts are. Nothing but lists and listings is read.
+Used by voc_masks.py, which describes the layouts. Only lists and listings are read.
 """
 
 import pathlib
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 def stem_of(name: str) -> str:
-  """Returns what an image and its mask are called.
+  """Returns the common name of an image and its mask.
 
   >>> stem_of('JPEGImages/2007_000032.jpg'), stem_of('JPEGImages/street/x.1.png')
   ('2007_000032', 'street/x.1')
@@ -52,10 +52,10 @@ def stem_of(name: str) -> str:
 
 
 def find_place(text: str, field: str) -> Place:
-  """Finds out which layout a folder has.
+  """Returns the layout of a folder.
 
   Raises:
-    SourceError: it has none, or is not there.
+    SourceError: it has none, or is missing.
   """
   root = places.local(text, field)
   for each in (root, root / 'dataset'):
@@ -80,13 +80,13 @@ def find_place(text: str, field: str) -> Place:
 
 
 def list_files(place: Place, split: str, *, field: str, more_masks: str = '') -> Files:
-  """Reads a list; '' where the folder has none: each image that has a mask, sorted.
+  """Reads a list; '' for a folder without lists: each image that has a mask, sorted.
 
   Args:
-    more_masks: a folder of masks for images that have none in the layout's; '': none.
+    more_masks: a folder of masks for images without one in the layout's; '': none.
 
   Raises:
-    SourceError: the list is not there or empty; images or masks that are not there.
+    SourceError: the list, an image or a mask is missing, or the list is empty.
   """
   own = place.index_masks(place.masks)
   masks = _choose_masks(own)
@@ -111,7 +111,7 @@ def list_files(place: Place, split: str, *, field: str, more_masks: str = '') ->
 
 
 def list_unmasked(place: Place, more_masks: str) -> list[str]:
-  """Returns, where a folder has no lists, the images without a mask."""
+  """Returns the images without a mask, if a folder has no lists."""
   if place.has_lists():
     return []
   masked = {*_choose_masks(place.index_masks(place.masks)), *_index_more(place, more_masks)}
@@ -119,9 +119,9 @@ def list_unmasked(place: Place, more_masks: str) -> list[str]:
 
 
 def list_more(place: Place, split: str, more_masks: str) -> Files:
-  """Lists the images of `ImageSets/Main/<split>.txt` with a mask in a folder besides the layout's.
+  """Lists the images of `ImageSets/Main/<split>.txt` with a mask in another folder.
 
-  Where the folder has no list of any kind, these are all that have a mask there.
+  If the folder has no lists at all, these are all images with a mask there.
   """
   if not more_masks:
     return {}
@@ -137,10 +137,10 @@ def list_more(place: Place, split: str, more_masks: str) -> Files:
 
 
 def read_classes(place: Place) -> tuple[str, ...]:
-  """Reads the names of a folder's classes, a line each; without such a file they are VOC's.
+  """Reads the names of a folder's classes, one per line; without such a file they are VOC's.
 
   Raises:
-    SourceError: a name is missing or there twice, or there are too few or too many.
+    SourceError: a name is missing or occurs twice, or there are too few or too many.
   """
   path = place.root / CLASSES_FILE
   if place.is_sbd or not path.exists():
@@ -161,7 +161,7 @@ def read_classes(place: Place) -> tuple[str, ...]:
 
 
 def _find_list(place: Place, split: str, *, field: str) -> pathlib.Path:
-  """Returns where a list lies, or says which there are."""
+  """Returns the path of a list; raises with those that exist."""
   if not place.has_lists():
     raise SourceError(
       f"{field} = '{split}': {place.root} has no ImageSets/Segmentation; {field} = '' takes each "
@@ -186,7 +186,7 @@ def _index_more(place: Place, folder: str) -> dict[str, list[str]]:
 
 
 def _index(root: pathlib.Path, folder: str) -> dict[str, list[str]]:
-  """Lists all files below a folder by what they are called, as paths under the root."""
+  """Lists all files below a folder by name, as paths under the root."""
   found: dict[str, list[str]] = {}
   for path in sorted((root / folder).rglob('*')):
     name = path.relative_to(root).as_posix()
@@ -196,7 +196,7 @@ def _index(root: pathlib.Path, folder: str) -> dict[str, list[str]]:
 
 
 def _choose_masks(found: dict[str, list[str]]) -> dict[str, list[str]]:
-  """Keeps what a mask may be."""
+  """Returns the files that may be masks."""
   return {
     stem: masks
     for stem, names in found.items()
@@ -227,7 +227,7 @@ def _pair(
   images: dict[str, list[str]],
   masks: dict[str, list[str]],
 ) -> Files:
-  """Returns the files of some images, each once; each must have one image and one mask."""
+  """Returns the files of images; each must have one image and one mask."""
   for stem in wanted:
     for names in (images[stem], masks[stem]):
       if len(names) > 1:

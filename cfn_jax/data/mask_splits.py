@@ -1,4 +1,4 @@
-"""Which images train and which are the test: two lists of images with masks, that share none.
+"""Splits images with masks into a training set and a test set that share none.
 
 The lists come from mask_lists.py; used by voc_masks.py.
 """
@@ -15,7 +15,7 @@ LEAVE_TEST, LEAVE_TRAINING = SHARED_IMAGES = ('leave_test', 'leave_training')
 
 
 class Chosen(NamedTuple):
-  """Images of a split and what is said of them."""
+  """Images of a split, and notes about them."""
 
   place: mask_lists.Place
   split: str
@@ -25,7 +25,7 @@ class Chosen(NamedTuple):
   told: str = ''
 
   def without(self, left: Sequence[str], other: str) -> 'Chosen':
-    """Leaves out images that the other split lists too, and says so."""
+    """Leaves out images that the other split lists too, with a note."""
     files = dict(self.files)
     why = f'the list of the {other} holds it too'
     notes = [f'{files.pop(stem)[0]} is left out: {why}' for stem in left]
@@ -34,16 +34,16 @@ class Chosen(NamedTuple):
 
 
 class Fields(NamedTuple):
-  """What a config says of the images.
+  """The fields of a config about the images.
 
   Attributes:
     root: a folder of either layout.
-    split: a list of the training folder; '' where it has none: each image that has a mask.
+    split: a list of the training folder; '' if it has none: each image that has a mask.
     val_root: a second folder, for the test; '': root.
     val_split: as split, for the test.
-    val_fraction: held out by a hash of the names where no other folder and list is named.
-    sbd_root: a folder of SBD, whose list `split` is the training instead; '': root's is.
-    shared_images: what becomes of an image in both lists: 'leave_test' or 'leave_training'.
+    val_fraction: share held out by a hash of the names, if no other folder or list is named.
+    sbd_root: a folder of SBD, whose list `split` is the training set instead; '': root's is.
+    shared_images: the set that an image in both lists leaves: 'leave_test' or 'leave_training'.
     more_masks: a folder in root with masks of images that have none in `SegmentationClass`. Those
       of `ImageSets/Main/<split>.txt` that neither split lists train too. '': off.
   """
@@ -118,7 +118,7 @@ def _choose(place: mask_lists.Place, split: str, field: str, more_masks: str = '
 
 
 def _hold_out(whole: Chosen, val_fraction: float) -> tuple[Chosen, Chosen]:
-  """Parts a list by a hash of the names."""
+  """Splits a list by a hash of the names."""
   names = listing.Names.of([image for image, _ in whole.files.values()])
   held_out = folder.hash_split(
     names, val_fraction, where=whole.split or whole.place.root, instead='data.val_split'
@@ -134,7 +134,7 @@ def _hold_out(whole: Chosen, val_fraction: float) -> tuple[Chosen, Chosen]:
 def _part(
   training: Chosen, testing: Chosen, extra: mask_lists.Files, shared_images: str
 ) -> tuple[Chosen, Chosen]:
-  """Adds to the training what is in no list, and takes out of one split what is in both."""
+  """Adds images of no list to the training set, and removes images of both lists from one."""
   known = set(training.listed)
   extra = {stem: each for stem, each in extra.items() if stem not in known}
   extended = training._replace(files={**training.files, **extra})
@@ -158,7 +158,8 @@ def _part(
 def _find_shared(training: Chosen, testing: Chosen) -> set[str]:
   """Returns the stems of images that both splits hold.
 
-  Those of SBD are VOC's by name; of other folders names alone prove nothing, and files must agree.
+  SBD's images are VOC's by name. For other folders the names prove nothing: the files must be
+  equal.
   """
   both = training.files.keys() & testing.files.keys()
   if training.place.is_sbd or testing.place.is_sbd or training.place.root == testing.place.root:
@@ -171,7 +172,7 @@ def _find_shared(training: Chosen, testing: Chosen) -> set[str]:
 
 
 def _agree(first: pathlib.Path, second: pathlib.Path) -> bool:
-  """Whether two files are the same, byte by byte; one that cannot be read is refused later."""
+  """Returns whether two files are equal, byte by byte; an unreadable one is refused later."""
   try:
     return filecmp.cmp(first, second, shallow=False)
   except OSError:

@@ -15,7 +15,7 @@ TAG = 0x0112
 
 
 def of_jpeg(data: bytes) -> int:
-  """Reads the orientation in a JPEG's header: 1..8; 1 where it is missing or invalid.
+  """Reads the orientation in a JPEG's header: 1..8; 1 if it is missing or invalid.
 
   Like Pillow, it falls back on the orientation in an XMP packet.
   """
@@ -34,7 +34,7 @@ def of_jpeg(data: bytes) -> int:
 
 
 def of_exif(tiff: bytes) -> int:
-  """Reads tag 274 from an EXIF block (after its `Exif` header); 1 where missing or invalid."""
+  """Reads tag 274 from an EXIF block (after its `Exif` header); 1 if missing or invalid."""
   order = {b'II': '<', b'MM': '>'}.get(tiff[:2])
   if order is None:
     return 1

@@ -1,6 +1,6 @@
-"""Images of one's own, without labels: those of a folder that can be decoded, with their sizes.
+"""A user's images, without labels: those of a folder that can be decoded, with their sizes.
 
-Used by `predict`. An image is called by its name without folder and suffix.
+Used by `predict`. The stem of an image is its name without folder and suffix.
 """
 
 import pathlib
@@ -17,9 +17,9 @@ class OwnImages(NamedTuple):
   """The images of a folder that can be decoded.
 
   Attributes:
-    stems: what each is called.
+    stems: the name of each, without folder and suffix.
     sizes: int32 `[n, 2]`, heights and widths.
-    bad: how many others cannot be.
+    bad: number of images that cannot be decoded.
   """
 
   source: folder.FileSource
@@ -29,10 +29,10 @@ class OwnImages(NamedTuple):
 
 
 def open_images(root: pathlib.Path) -> OwnImages:
-  """Lists the images under a folder; those that cannot be decoded are named on the terminal.
+  """Lists the images under a folder; prints those that cannot be decoded.
 
   Raises:
-    SourceError: there is none, or two of one name.
+    SourceError: there is none, or two have one name.
   """
   found = listing.list_images(root)
   bad = faults.find(pipeline.Reader(folder.labelled(root, found, ()), seed=0))

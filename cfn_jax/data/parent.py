@@ -1,4 +1,4 @@
-"""Ties a process to the one that starts it: its end, and the signals that both receive."""
+"""Ties a process to its parent: its end, and the signals that both receive."""
 
 import contextlib
 import os
@@ -10,10 +10,10 @@ from multiprocessing import resource_tracker
 
 
 def end_with(parent: int) -> None:
-  """Ends this process within a second of its parent's end, however that came.
+  """Ends this process within a second of its parent's end, whatever its cause.
 
   Args:
-    parent: its number; it is passed on and not asked for here, since it may be gone already.
+    parent: its process id, from the parent itself, which may have ended already.
   """
 
   def watch() -> None:
@@ -26,13 +26,13 @@ def end_with(parent: int) -> None:
 
 @contextlib.contextmanager
 def deaf_children() -> Iterator[None]:
-  """Lets the processes that this thread starts hear neither Ctrl-C nor SIGTERM, from the first.
+  """Makes the processes that this thread starts ignore Ctrl-C and SIGTERM from their start.
 
   They leave both to the parent. Ignoring the signals once they run would be too late: while they
-  still import, each would end with a traceback. Other threads of this process still take the
-  signals, so that none is lost.
+  import, a signal would end each with a traceback. Other threads of this process still receive the
+  signals, so none is lost.
   """
-  resource_tracker.ensure_running()  # which would unblock the signals if it were started below
+  resource_tracker.ensure_running()  # it would unblock the signals if it started below
   before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
   try:
     yield

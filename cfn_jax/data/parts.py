@@ -1,7 +1,7 @@
-"""Long work in parts, by several processes: each part is kept, and a later run makes the others.
+"""Long work in parts, by several processes: each part is kept, and a later run resumes.
 
-A run can end at any moment, in any way; the same command resumes. A file says from the start what a
-folder will hold, and a run with other settings or images is refused. Used by prepare.py and
+A run can end at any moment, for any reason; the same command resumes. A file states from the start
+what a folder will hold, and a run with other settings or images is refused. Used by prepare.py and
 prepare_proposals.py.
 """
 
@@ -21,17 +21,17 @@ from cfn_jax import places
 from cfn_jax.data import parent as parents
 from cfn_jax.errors import CfnError
 
-Make = Callable[[int, range], int]  # makes a part, by its number and records; returns the number
-_worker: dict[str, Make] = {}  # what makes parts in this process, where it is a worker
+Make = Callable[[int, range], int]  # makes a part of some records; returns its number
+_worker: dict[str, Make] = {}  # the function that makes parts in this process, if it is a worker
 
 
 class PrepareError(CfnError):
-  """A run that cannot start or continue: what is wrong, and what would be right."""
+  """A run that cannot start or continue, with the fault and the remedy."""
 
 
 @contextlib.contextmanager
 def guard(out: str, parts: str) -> Iterator[None]:
-  """Says in an error of disk or memory what is kept; `parts` is what they are called."""
+  """Adds to an error of disk or memory that finished parts are kept; `parts`: their name."""
   try:
     yield
   except (MemoryError, process.BrokenProcessPool):
@@ -47,7 +47,7 @@ def guard(out: str, parts: str) -> Iterator[None]:
 
 
 def lock(out: pathlib.Path) -> TextIO:
-  """Keeps a second run away from the folder as long as the file is open; it ends with a process."""
+  """Locks the folder against a second run while the file is open, or the process runs."""
   file = (out / '.lock').open('w')
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,10 +59,10 @@ def lock(out: pathlib.Path) -> TextIO:
 
 
 def claim(path: pathlib.Path, stated: dict[str, Any]) -> None:
-  """Writes what a folder is going to hold, or compares it with what the file says.
+  """Writes what a folder will hold, or compares it with the file of an earlier run.
 
   Args:
-    stated: by name; `source` and `files` are digests of the images' names and of their files.
+    stated: settings by name; `source` and `files` are digests of the images' names and files.
   """
   if not path.is_file():
     places.write_json(path, stated)
@@ -87,9 +87,9 @@ def claim(path: pathlib.Path, stated: dict[str, Any]) -> None:
 def make_parts(
   make: Make, missing: dict[int, range], num_workers: int, finished: Callable[[int], Any]
 ) -> None:
-  """Makes parts in several processes, or here where one is enough.
+  """Makes parts in several processes, or in this one if one is enough.
 
-  The processes are spawned, so nothing of this one (locks, threads, a JAX runtime) is copied.
+  The processes are spawned, so no locks, threads or JAX runtime of this one are copied.
   """
   cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
   workers = min(num_workers or cores or 1, len(missing))
@@ -110,12 +110,12 @@ def make_parts(
         finished(done.get().result())
     except BaseException:
       for worker in set(multiprocessing.active_children()) - others:
-        worker.kill()  # or its part would be waited for
+        worker.kill()  # or the exit would wait for its part
       raise
 
 
 def _begin_worker(parent: int, make: Make) -> None:
-  """Takes over what makes parts, and ends this process when its parent is gone."""
+  """Sets the function that makes parts; ends this process when its parent ends."""
   _worker['make'] = make
   parents.end_with(parent)
 

@@ -1,9 +1,9 @@
-"""From records to batches: the same batches always, whatever makes them.
+"""From records to batches: the same batches, whatever loads them.
 
 The batch at step s is a pure function of (source, seed, batch size, s): place p in the endless
 stream of records shows record `order[epoch][p % len]`, and every draw at that place comes from a
-generator keyed by (seed, p). What is made of an image is the transform's business, which is passed
-in; loading.py spreads the work over threads and processes. No JAX backend is started in here.
+generator keyed by (seed, p). A transform turns an image into an example. loading.py spreads the
+work over threads and processes. This module starts no JAX backend.
 """
 
 import dataclasses
@@ -31,26 +31,26 @@ Batch = dict[str, np.ndarray]
 
 IN_PROCESS = Loading()
 ON_BAD_IMAGE = ('fail', 'skip')
-REPLACEMENTS = 100  # records tried in the place of a bad one
+REPLACEMENTS = 100  # records to try in place of a bad one
 
 
 class Visit(NamedTuple):
-  """One visit to an image, as a transform sees it."""
+  """One visit to an image, the input of a transform."""
 
   image: np.ndarray  # uint8 [H, W, 3]
   label: int  # -1 without
   record: int  # its place in the source
   name: str
   rng: np.random.Generator
-  bad: int  # the record in whose place this one is shown, since it could not be decoded; -1: none
+  bad: int  # the record that this one replaces, because it could not be decoded; -1: none
   place: int = 0  # in the endless stream, or in the pass of an evaluation
 
 
 class Transform(Protocol):
-  """Makes one example of a visit: arrays of fixed shapes. It must pickle.
+  """Makes one example from a visit: arrays of fixed shapes. It must pickle.
 
-  For groups of more than one it has `group(visit, count)` too, a list of that many examples. Where
-  shapes differ from batch to batch it has `nbytes`, of the largest example.
+  For groups of more than one step it has `group(visit, count)` too, a list of `count` examples. If
+  shapes differ from batch to batch it has `nbytes`, those of the largest example.
   """
 
   def __call__(self, visit: Visit, /) -> Batch: ...
@@ -61,10 +61,10 @@ class Reader:
   """Reads and decodes the records that training and evaluation visit.
 
   Attributes:
-    seed: keys every draw.
-    min_side_px: lets the JPEG decoder halve images whose short side stays at least this; 0: never.
-    on_bad_image: `fail`: a file that gives no image raises BadImage; `skip`: another record, drawn
-      from (seed, place), stands in its place, and the visit says so.
+    seed: the seed of every draw.
+    min_side_px: the JPEG decoder may halve images down to this short side; 0: never.
+    on_bad_image: `fail`: a file that cannot be decoded raises BadImage; `skip`: another record,
+      drawn from (seed, place), takes its place, and `Visit.bad` names it.
   """
 
   source: sources.Source
@@ -84,14 +84,14 @@ class Reader:
     return self._visit(index, position, streams.VISIT)._replace(place=position)
 
   def evaluate(self, index: int, place: int = 0) -> Visit:
-    """Returns an evaluation's one visit to a record, which has a place in its pass."""
+    """Returns the visit of an evaluation to a record, at a place of its pass."""
     return self._visit(index, index, streams.EVALUATION)._replace(place=place)
 
   def decode(self, index: int) -> tuple[sources.Record, np.ndarray]:
     """Returns a record and its image, uint8 `[H, W, 3]`.
 
     Raises:
-      BadImage: names the record and the reason.
+      BadImage: with the record and the reason.
     """
     record = self.source[index]
     if isinstance(record.data, np.ndarray):
@@ -100,11 +100,11 @@ class Reader:
     return record, image
 
   def locate(self, name: str) -> str:
-    """Returns a record's name with its folder, for messages: two records may share a name."""
+    """Returns a record's name with its folder, for messages, as two records may share a name."""
     return f'{self.source.root}/{name}' if self.source.root else name
 
   def names(self, positions: range) -> list[str]:
-    """Names the records at places of the endless stream, for messages."""
+    """Returns the names of the records at places of the endless stream, for messages."""
     length = len(self.source)
     indices = [streams.record_index(length, seed=self.seed, position=p) for p in positions]
     return [self.source[index].name for index in indices]
@@ -135,7 +135,7 @@ class Reader:
 
 @dataclasses.dataclass(frozen=True)
 class _TrainingGroup:
-  """Makes the batches of a group of steps out of the same visits; a group of one is a batch."""
+  """Makes the batches of a group of steps from the same visits; a group of one is a batch."""
 
   reader: Reader
   transform: Transform
@@ -156,7 +156,7 @@ class _TrainingGroup:
 
 @dataclasses.dataclass(frozen=True)
 class _EvaluationBatch:
-  """Makes batch i of a pass over some records; rows past the end are zeros, `mask` 0."""
+  """Makes batch i of a pass over some records; rows past the end are zeros with `mask` 0."""
 
   reader: Reader
   transform: Transform
@@ -169,7 +169,7 @@ class _EvaluationBatch:
     first = number * self.batch_size
     indices = [first + row for row in self.rows]
     present = [index for index in indices if index < len(self.records)]
-    # A host without a row of the last batch still needs the shapes.
+    # A host without rows in the last batch still needs the shapes.
     shown = present or [first]
     visits = [self.reader.evaluate(int(self.records[index]), index) for index in shown]
     batch = _stack([_transform(self.transform, visit)[0] for visit in visits])
@@ -199,8 +199,8 @@ def make_training_batches(
   """Yields the batches of steps `start_step` .. `stop_step - 1`: this host's rows of each.
 
   Args:
-    group: consecutive steps that share the visits of one batch, each with another example of
-      every visit. Starting in the middle of a group makes the group and drops what came before.
+    group: number of consecutive steps that share the visits of one batch, each with another example
+      of every visit. A start inside a group makes the whole group and drops its first steps.
     on_bad: called with the number of each record that another one replaced.
   """
   maker = _TrainingGroup(reader, transform, batch_size, loading.rows(batch_size), group)
@@ -228,12 +228,12 @@ def make_evaluation_batches(
 ) -> Generator[Batch, None, None]:
   """Yields the batches of one pass over the records, in order, with draws fixed by (seed, index).
 
-  Each batch has a float32 `mask`, 0 for rows that only fill it up and for a record that another
-  one replaced: it is not counted.
+  Each batch has a float32 `mask`: 0 for rows that fill it up and for replaced records, which do not
+  count.
 
   Args:
     limit: at most this many records, see `streams.choose_records`; 0: all.
-    first: the place among them to begin at; the draws of each are the same wherever a pass begins.
+    first: the place among them to begin at; draws do not depend on it.
     on_bad: called with the number of each such record.
   """
   records = streams.choose_records(reader.source, limit)[first:]
@@ -248,7 +248,7 @@ def _flatten(
   loading: Loading,
   on_bad: Callable[[int], None] | None,
 ) -> Generator[Batch, None, None]:
-  """Yields one batch after the other, and reports the bad records in them."""
+  """Yields the batches, and reports the bad records in them."""
   bytes_each = 0
   if loading.num_workers and len(reader.source):
     bytes_each = _measure(maker.transform) * len(maker.rows) * maker.group
@@ -256,7 +256,7 @@ def _flatten(
   try:
     for batches in made:
       for batch in batches:
-        if loading.num_workers:  # out of the shared memory, which is free again at once
+        if loading.num_workers:  # copied from the shared memory, which is free again at once
           batch = {name: np.array(rows) for name, rows in batch.items()}
         bad = batch.pop('bad')
         if on_bad is not None:
@@ -272,7 +272,7 @@ def _measure(transform: Transform) -> int:
   known: int | None = getattr(transform, 'nbytes', None)
   if known is not None:
     return known
-  grey = np.zeros((64, 64, 3), np.uint8)  # any image: examples have one size
+  grey = np.zeros((64, 64, 3), np.uint8)  # any image will do: examples have one size
   example = _transform(transform, Visit(grey, -1, 0, 'a grey image', streams.make_rng(0, 0), -1))
   return sum(rows.nbytes for rows in example[0].values())
 

@@ -1,7 +1,7 @@
-"""Finds PNGs that were cut or damaged, which Pillow lets pass: it shows what rows it can.
+"""Finds truncated or damaged PNGs, which Pillow accepts: it shows the rows that it can.
 
-Called by images.py. JPEGs are held to libjpeg's strict mode, WebPs to the length that they state;
-of GIFs, BMPs and TIFFs Pillow itself refuses those that lack pixels of the first picture.
+Called by images.py. libjpeg's strict mode checks JPEGs, the stated length WebPs. Pillow itself
+refuses GIFs, BMPs and TIFFs that lack pixels of the first picture.
 """
 
 import struct
@@ -9,9 +9,9 @@ import zlib
 
 
 def fault(data: bytes) -> str:
-  """Says why the data are no whole PNG; '' if they are.
+  """Returns why the data are no complete PNG; '' if they are.
 
-  Looks at the chunks up to IEND, and at the checksums of those that carry the picture.
+  It checks the chunks up to IEND, and the checksums of those that carry the picture.
   """
   position, needs_palette = 8, data[25:26] == b'\x03'
   while position + 12 <= len(data):

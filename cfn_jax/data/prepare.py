@@ -1,8 +1,8 @@
 """Resizes a data set once and packs it into ArrayRecord shards, with all cores.
 
-image files or a tar -> shards of small JPEGs and their index (array_records.py reads them). A run
-can end at any moment, in any way; the same command resumes where it was, shard by shard. Settings
-and sources are not mixed: `settings.json` holds them from the start, and they are compared.
+image files or a tar -> shards of small JPEGs and their index, which array_records.py reads. A run
+can end at any moment, for any reason; the same command resumes at the next shard. Settings and
+sources are not mixed: `settings.json` holds them from the start, and they are compared.
 """
 
 import errno
@@ -31,8 +31,8 @@ from cfn_jax.data.record import SourceError
 
 __all__ = ['PrepareError', 'open_source', 'prepare']
 
-# A progress bar counts shards, and an interrupted run makes those under way again. A loader process
-# keeps 256 of them open where it may open 1,024 files, as is usual.
+# The progress bar counts shards, and an interrupted run repeats those under way. A loader process
+# keeps 256 shards open if it may open 1,024 files, the usual limit.
 _IMAGES_PER_SHARD = 256
 _MOST_SHARDS = 256
 
@@ -52,11 +52,11 @@ def prepare(
 ) -> dict[str, Any]:
   """Prepares a folder or tar of images and returns the content of `index.json`.
 
-  Arguments are those of the command line (cfn_jax/prepare.py says what each means). 0 shards are
-  one per 256 images, 256 at most; 0 workers are one per core, 1 is none beside this process.
+  The arguments are those of the command line, see cfn_jax/prepare.py. 0 shards mean one per 256
+  images, at most 256. 0 workers mean one per core, 1 means only this process.
 
   Raises:
-    SourceError: the source cannot be opened, or not be read on.
+    SourceError: the source cannot be opened or read.
     PrepareError: settings are out of range or differ from an earlier run's, or disk or memory is
       full.
   """
@@ -86,10 +86,10 @@ def prepare(
 
 
 def open_source(source: str, *, labels: str = '', synsets: str = '') -> folder.NamedSource:
-  """Opens a folder or a tar; a list of labels where folders name no classes.
+  """Opens a folder or a tar, with a list of labels if there are no class folders.
 
   Raises:
-    SourceError: what is wrong, where, and what would be right.
+    SourceError: with the fault, its place and the remedy.
   """
   if synsets and not labels:
     raise SourceError(f'--synsets={synsets}: it says what the numbers in --labels mean; give both')
@@ -114,12 +114,15 @@ def open_source(source: str, *, labels: str = '', synsets: str = '') -> folder.N
 
 
 def _check_out(out: pathlib.Path) -> None:
-  """Refuses a folder that holds other files than those of a run."""
+  """Refuses a folder that holds files of anything but a run."""
   if out.exists() and not out.is_dir():
     raise PrepareError(f'--out={out} is a file; it has to be a folder')
   if not out.exists() or (out / array_records.SETTINGS).is_file():
     return
-  own = ('.lock', f'{array_records.SETTINGS}.')  # what a run leaves that is killed before it claims
+  own = (
+    '.lock',
+    f'{array_records.SETTINGS}.',
+  )  # left by a run that was killed before it claims the folder
   strange = sorted(path.name for path in out.iterdir() if not path.name.startswith(own))
   if strange:
     raise PrepareError(
@@ -131,7 +134,7 @@ def _check_out(out: pathlib.Path) -> None:
 def _claim(
   out: pathlib.Path, source: folder.NamedSource, stamp: str, settings: dict[str, Any]
 ) -> None:
-  """Writes what this folder is going to hold, or compares it with what it says."""
+  """Writes what this folder will hold, or compares it with an earlier run."""
   stated = {
     'format': array_records.FORMAT,
     'version': array_records.VERSION,
@@ -150,7 +153,7 @@ def _run(
   num_workers: int,
   verify: bool,
 ) -> dict[str, Any]:
-  """Makes the shards that are missing, then the index."""
+  """Makes the missing shards, then the index."""
   bounds = np.linspace(0, len(source), settings['num_shards'] + 1).astype(int).tolist()
   shards = dict(enumerate(map(range, bounds, bounds[1:])))
   checked = terminal.make_bar(shards, desc='verify', unit='shard', disable=not verify)
@@ -163,7 +166,7 @@ def _run(
     with terminal.make_bar(total=len(source), initial=done, unit='image') as bar:
       parts.make_parts(make, missing, num_workers, lambda number: bar.update(len(missing[number])))
   finally:
-    for leftover in out.glob('*.tmp'):  # of processes that were killed
+    for leftover in out.glob('*.tmp'):  # left by killed processes
       leftover.unlink(missing_ok=True)
   entries = [entry for n in shards if (entry := _entry(out, n))]
   skipped = [line for entry in entries for line in entry.pop('skipped')]
@@ -188,7 +191,7 @@ def _run(
 
 
 def _entry(out: pathlib.Path, number: int, *, verify: bool = False) -> dict[str, Any] | None:
-  """What a finished shard's file says of it; None where the shard has to be made."""
+  """Returns the index entry of a finished shard; None if the shard must be made."""
   path = out / f'{array_records.shard_stem(number)}.array_record'
   try:
     stated = json.loads(path.with_suffix('.json').read_bytes())

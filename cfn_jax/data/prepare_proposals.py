@@ -1,4 +1,4 @@
-"""Makes proposals of a folder's images, or of a VOC list, and writes them as one file.
+"""Makes proposals for a folder of images, or for a VOC list, and writes them to one file.
 
 images -> boxes (grid.py or segments.py) -> parts of 16 images in `FILE.npz.parts` -> `FILE.npz`,
 which proposals.py opens. The same command resumes part by part; the bytes do not depend on the
@@ -29,7 +29,7 @@ from cfn_jax.data import images as decoding
 from cfn_jax.data.record import SourceError
 
 _IMAGES_PER_PART = 16
-_VERSION = 1  # of what the methods make; parts of another version are not mixed with these
+_VERSION = 1  # version of the methods; parts of another version are not mixed with these
 
 
 def _make_windows(image: np.ndarray) -> np.ndarray:
@@ -52,20 +52,20 @@ def prepare_proposals(
   opened: folder.FileSource | None = None,
   num_workers: int = 0,
 ) -> proposal_files.Stored:
-  """Writes the proposals of all images; returns them.
+  """Writes and returns the proposals of all images.
 
   Args:
     method: one of `METHODS`.
     out: the file to write, an .npz.
     root: a folder such as `VOCdevkit/VOC2007`, whose list `split` names the images.
     images: a folder of images instead.
-    opened: images instead.
-    num_workers: processes; 0 is one per core.
+    opened: opened images instead.
+    num_workers: number of processes; 0: one per core.
 
   Raises:
-    PrepareError: arguments that do not fit together, a file that exists, a full disk.
-    SourceError: images that are not there, or two of one name.
-    BadImage: one that cannot be decoded.
+    PrepareError: the arguments do not fit together, the file exists, or the disk is full.
+    SourceError: images are missing, or two have one name.
+    BadImage: an image cannot be decoded.
   """
   path = places.local(out, '--out')
   kept = path.with_name(f'{path.name}.parts')
@@ -73,7 +73,7 @@ def prepare_proposals(
     raise parts.PrepareError(f'--workers={num_workers}: at least 0, which is one per core')
   if path.suffix != '.npz':
     raise parts.PrepareError(f'--out={out}: the name has to end in .npz')
-  if path.exists() and not kept.is_dir():  # with it, a run that was killed while it cleared up
+  if path.exists() and not kept.is_dir():  # with it, a run was killed while it cleaned up
     raise parts.PrepareError(f'--out={out} exists already; delete it, or give another name')
   if method == 'segments':
     segments.import_segmentation()
@@ -94,7 +94,9 @@ def prepare_proposals(
       make = functools.partial(_make_part, source, names, method, kept)
       _make_missing(source, make, kept, num_workers)
       made = _join_parts(kept, names)
-      for leftover in path.parent.glob(f'{glob.escape(path.name)}.*.tmp'):  # of killed processes
+      for leftover in path.parent.glob(
+        f'{glob.escape(path.name)}.*.tmp'
+      ):  # left by killed processes
         leftover.unlink(missing_ok=True)
       proposal_files.save(path, made)
       shutil.rmtree(kept)
@@ -134,7 +136,7 @@ def _make_part(
   number: int,
   share: range,
 ) -> int:
-  """Makes the proposals of a few images and keeps them; returns the part's number."""
+  """Makes and saves the proposals of a few images; returns the part's number."""
   found = []
   for place in share:
     record = source[place]
@@ -155,7 +157,7 @@ def _is_whole(kept: pathlib.Path, number: int) -> bool:
   path = _part(kept, number)
   try:
     return path.is_file() and bool(proposal_files.read_npz(path, path.name))
-  except SourceError:  # a disk damaged it; it is made again
+  except SourceError:  # the disk damaged it; it is made again
     return False
 
 

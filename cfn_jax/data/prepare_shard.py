@@ -1,7 +1,7 @@
 """Makes one shard of resized images; prepare.py runs it in many processes.
 
-A shard is finished when its `.json` exists: it is written last, each file under a temporary name
-and then renamed, so whatever ends the process leaves a whole shard or none.
+A shard is finished when its `.json` exists, which is written last. Each file is written under a
+temporary name and then renamed, so a process that ends leaves a complete shard or none.
 """
 
 import errno
@@ -16,10 +16,10 @@ import simplejpeg
 from cfn_jax import places
 from cfn_jax.data import array_records, folder, images, jpeg, orientation
 
-# One record per chunk is what makes access random; JPEGs do not get smaller by packing them again.
+# One record per chunk makes access random. Compression would not make JPEGs smaller.
 _WRITER_OPTIONS = 'group_size:1,uncompressed'
 
-Settings = Mapping[str, Any]  # what decides the content of the shards: see prepare.py
+Settings = Mapping[str, Any]  # they decide the content of the shards: see prepare.py
 
 
 def make_shard(
@@ -71,16 +71,18 @@ def shrink(data: bytes | np.ndarray, settings: Settings) -> tuple[bytes, int, in
   is decoded to uint8 `[H, W, 3]`.
 
   Raises:
-    BadImage: it cannot be decoded, or not be a JPEG.
+    BadImage: it cannot be decoded, or cannot be stored as a JPEG.
   """
   assert isinstance(data, bytes)
   target, upsample = settings['short_side_px'], settings['upsample']
-  # Decoding at half size where that leaves twice the target saves time and loses nothing visible.
+  # Decoding at half size, if that leaves twice the target, saves time and loses nothing visible.
   image = images.decode_image(data, min_side_px=2 * target)
   height, width = image.shape[:2]
   if target and (min(height, width) > target or upsample):
     height, width = images.resized_sides(height, width, target)
-  if max(height, width) > images.MAX_JPEG_SIDE_PX:  # before the resized picture takes memory
+  if (
+    max(height, width) > images.MAX_JPEG_SIDE_PX
+  ):  # before memory is allocated for the resized picture
     raise images.BadImage('', f'{width} x {height} px is too long for a JPEG')
   resized = images.resize_short_side(image, target, upsample=upsample) if target else image
   if resized is not image or not _can_stay(data):
@@ -91,14 +93,14 @@ def shrink(data: bytes | np.ndarray, settings: Settings) -> tuple[bytes, int, in
 def encode(image: np.ndarray, quality: int) -> bytes:
   """Encodes uint8 `[H, W, 3]` as a JPEG, with one channel where the three are equal."""
   red, form = image[:, :, :1], {'colorsubsampling': '420'}
-  # A few rows first: nearly every image in colour shows it there.
+  # A few rows first: nearly every colour image shows its colours there.
   if (image[::16] == red[::16]).all() and (image == red).all():
     image, form = red, {'colorspace': 'GRAY', 'colorsubsampling': 'Gray'}
   return simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality=quality, **form)
 
 
 def _can_stay(data: bytes) -> bool:
-  """Whether these bytes take the fast decoding path."""
+  """Returns whether these bytes take the fast decoding path."""
   if not jpeg.is_jpeg(data) or orientation.of_jpeg(data) != 1:
     return False
   try:
