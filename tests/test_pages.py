@@ -118,7 +118,7 @@ def _commands(page: str) -> list[str]:
   """Returns the command lines of this project that a page shows, in blocks and in sentences."""
   blocks = re.sub(r'\\\n *', ' ', _text(page)).splitlines()
   sentences = [' '.join(code.split()) for code in re.findall(r'`([^`]+)`', _prose(page))]
-  found = [re.search(r'python -m cfn_jax\.[^`]*', line) for line in blocks + sentences]
+  found = [re.search(r'python -m cfn_jax\.\w[^`]*', line) for line in blocks + sentences]
   return [re.sub(r'[\[\]]|&.*', '', line[0]) for line in found if line]
 
 
