@@ -1,7 +1,7 @@
-"""Files of proposals: reads those of fast-rcnn and our own, writes our own.
+"""Files of proposals: reads fast-rcnn's formats and our own, writes our own.
 
-Read by proposals.py, written by prepare_proposals.py; docs/data.md describes the three forms. No
-pickle is ever loaded. What the boxes are worth for certain images is checked in proposals.py.
+proposals.py reads them, prepare_proposals.py writes them; docs/data.md describes the three formats.
+No pickle is loaded. proposals.py checks the boxes against their images.
 """
 
 import pathlib
@@ -32,16 +32,16 @@ class Stored(NamedTuple):
 
 
 def read_stored(where: str, *, field: str, listed: Sequence[str], names: Sequence[str]) -> Stored:
-  """Reads a file or folder; of a folder, the wanted images alone.
+  """Reads a file, or the files of the wanted images in a folder.
 
   Args:
     where: the file or the folder.
-    field: what named it, for messages.
+    field: the field or flag that names it, for messages.
     listed: the images of the whole list, in its order.
-    names: those that are wanted.
+    names: the wanted images.
 
   Raises:
-    SourceError: it is missing, damaged, of another kind or of other images.
+    SourceError: it is missing, damaged, of another kind or for other images.
   """
   path, told = places.local(where, field), f'{field}={where}'
   suffix = path.suffix.lower()
@@ -60,7 +60,7 @@ def read_stored(where: str, *, field: str, listed: Sequence[str], names: Sequenc
 
 
 def save(path: pathlib.Path, stored: Stored) -> None:
-  """Writes our own form, whole or not at all; the same proposals are the same bytes."""
+  """Writes our own format completely or not at all; equal proposals make equal bytes."""
   with places.replacing(path) as temporary, temporary.open('wb') as file:
     np.savez(
       file,
@@ -81,7 +81,7 @@ def join(
 
 
 def name_missing(told: str, missing: Sequence[str], total: int) -> NoReturn:
-  """Raises the error for images that have no proposals."""
+  """Raises SourceError for images without proposals."""
   more = ', ...' if len(missing) > _SHOWN else ''
   raise SourceError(
     f'{told}: {len(missing):,} of the {total:,} images have no proposals there: '
@@ -90,7 +90,7 @@ def name_missing(told: str, missing: Sequence[str], total: int) -> NoReturn:
 
 
 def read_npz(path: pathlib.Path, told: str) -> Stored:
-  """Reads our own form; `told` begins the message of a SourceError."""
+  """Reads our own format; `told` begins the message of a SourceError."""
   _check_kind(path, told, b'PK\x03\x04', 'an .npz file')
   form = f'names text [n], starts int64 [n + 1], boxes float32 [sum, 4], {ORDER}'
   try:
@@ -99,7 +99,7 @@ def read_npz(path: pathlib.Path, told: str) -> Stored:
       source = str(loaded['source']) if 'source' in loaded else ''
   except KeyError as error:
     raise SourceError(f'{told}: {error.args[0]}; it needs {form}') from None
-  except Exception as error:  # of a cut or damaged archive
+  except Exception as error:  # for a truncated or damaged archive
     raise _damaged(told, error) from None
   shaped = names.ndim == starts.ndim == 1 and boxes.ndim == 2 and boxes.shape[1:] == (4,)
   kinds = names.dtype.kind + starts.dtype.kind + boxes.dtype.kind
@@ -120,7 +120,7 @@ def read_npz(path: pathlib.Path, told: str) -> Stored:
 
 
 def _read_cells(path: pathlib.Path, told: str, listed: Sequence[str]) -> Stored:
-  """Reads a cell of matrices, one for each image of the list in its order."""
+  """Reads a cell of matrices, one per image of the list in its order."""
   loaded = _load_mat(path, told)
   cells, images = loaded['boxes'], loaded.get('images')
   if cells.dtype != object:
@@ -147,7 +147,7 @@ def _read_cells(path: pathlib.Path, told: str, listed: Sequence[str]) -> Stored:
 
 
 def _read_folder(path: pathlib.Path, told: str, names: Sequence[str]) -> Stored:
-  """Reads a matrix from the file of each image, those of fast-rcnn's variant `IJCV`."""
+  """Reads a matrix from each image's file, as in fast-rcnn's variant `IJCV`."""
   missing = [name for name in names if not (path / f'{name}.mat').is_file()]
   if missing:
     name_missing(told, [f'{name}.mat' for name in missing], len(names))
@@ -167,9 +167,9 @@ def _load_mat(path: pathlib.Path, told: str) -> dict[str, np.ndarray]:
   try:
     loaded: dict[str, Any] = scipy.io.loadmat(path, variable_names=('boxes', 'images'))
     found = {} if 'boxes' in loaded else scipy.io.whosmat(path)
-  except Exception as error:  # SciPy's reader raises many kinds on damaged files
+  except Exception as error:  # SciPy's reader raises many types on damaged files
     raise _damaged(told, error) from None
-  if isinstance(loaded.get('boxes'), str):  # SciPy's reader puts its own error there
+  if isinstance(loaded.get('boxes'), str):  # SciPy's reader puts its error there
     raise _damaged(told, ValueError(loaded['boxes']))
   if 'boxes' not in loaded:
     held = ', '.join(name for name, *_ in found) or 'nothing'
@@ -178,7 +178,7 @@ def _load_mat(path: pathlib.Path, told: str) -> dict[str, np.ndarray]:
 
 
 def _check_kind(path: pathlib.Path, told: str, begins: bytes, wanted: str) -> None:
-  """Refuses a file that begins otherwise, and says what it is."""
+  """Refuses a file that begins with other bytes, and names its kind."""
   with path.open('rb') as file:
     head = file.read(file_kinds.HEAD)
   if head.startswith(begins):
@@ -199,7 +199,7 @@ def _damaged(told: str, error: Exception) -> SourceError:
 
 
 def _to_matrix(cell: Any, told: str, name: str) -> np.ndarray:
-  """Returns the boxes of an image, float32 [m, 4]; MATLAB's empty matrix has any shape."""
+  """Returns the boxes of an image, float32 `[m, 4]`; MATLAB's empty matrix has any shape."""
   matrix = np.asarray(cell)
   if matrix.dtype.kind not in 'iuf' or (matrix.size and matrix.shape[1:] != (4,)):
     raise SourceError(
@@ -210,12 +210,12 @@ def _to_matrix(cell: Any, told: str, name: str) -> np.ndarray:
 
 
 def _to_float32(boxes: np.ndarray) -> np.ndarray:
-  with np.errstate(over='ignore'):  # becomes infinite, which is refused later
+  with np.errstate(over='ignore'):  # too large becomes infinite, which is refused later
     return boxes.astype(np.float32)
 
 
 def _to_text(cell: Any) -> str:
-  """Returns a text of a MATLAB cell, or a row of its matrix of letters, without blank ends."""
+  """Returns the text of a MATLAB cell, or of a row of its character matrix, stripped."""
   return ''.join(map(str, np.asarray(cell).ravel())).strip()
 
 

@@ -1,8 +1,8 @@
 """Proposals of a detector: boxes where objects may be, for the images of a list.
 
-file or grid -> float32 [m, 4] for each image, x1, y1, x2, y2 in pixels of the original image from
+file or grid -> float32 `[m, 4]` for each image: x1, y1, x2, y2 in pixels of the original image from
 0, ends included (boxes.py). Fast R-CNN takes them from outside (its paper, section 2.3). All are
-checked when they are opened; loader processes then read them from one array.
+checked when they are opened. Loader processes then read them from one array.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ GRID = 'grid'
 
 
 class Proposals(Protocol):
-  """The boxes of each image of a list, by its place there."""
+  """The boxes of each image of a list, by its place in the list."""
 
   description: str  # one line for the start-up summary
   fingerprint: str  # changes with the boxes
-  most: int  # boxes of an image, at most
+  most: int  # largest number of boxes of an image
 
   def __len__(self) -> int: ...
 
@@ -54,7 +54,7 @@ class StoredProposals:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class GridProposals:
-  """Windows that are made when they are asked for."""
+  """Windows that are made on demand."""
 
   sizes: np.ndarray  # int64 [n, 2], height and width
   keep: int
@@ -84,20 +84,20 @@ def open_proposals(
 ) -> Proposals:
   """Opens the proposals of some images and checks them.
 
-  Boxes under 2 px wide or high are left out, and counted in the description; equal boxes stay, as
-  in fast-rcnn.
+  Boxes under 2 px wide or high are dropped and counted in the description. Equal boxes stay, as in
+  fast-rcnn.
 
   Args:
     where: 'grid', or a file or folder (proposal_files.py).
-    field: what named it, for messages.
+    field: the field or flag that names it, for messages.
     listed: the images of the whole list, without suffixes, in its order.
-    names: the images that are wanted.
-    sizes: height and width of each of them.
-    keep: the number of boxes kept of each image, the first ones; 0: all.
+    names: the wanted images.
+    sizes: height and width of each of them, px.
+    keep: number of boxes to keep per image, the first ones; 0: all.
 
   Raises:
-    SourceError: a file that cannot be read or is of other images; an image without a box; boxes
-      that are no boxes in their image.
+    SourceError: a file cannot be read or is for other images; an image has no box; a box does not
+      lie in its image.
   """
   shapes = np.array(sizes, np.int64).reshape(-1, 2)
   if where == GRID:
@@ -153,7 +153,7 @@ def _open_grid(shapes: np.ndarray, names: Sequence[str], *, field: str, keep: in
   )
 
 
-@functools.lru_cache(maxsize=512)  # images of one list share few sizes
+@functools.lru_cache(maxsize=512)  # the images of a list share few sizes
 def _windows(height: int, width: int, keep: int) -> np.ndarray:
   windows = grid.make_windows(height, width)[: keep or None]
   windows.flags.writeable = False
@@ -163,7 +163,7 @@ def _windows(height: int, width: int, keep: int) -> np.ndarray:
 def _select(
   stored: proposal_files.Stored, names: Sequence[str], told: str
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Takes the boxes of the wanted images, in their order."""
+  """Returns the boxes of the wanted images, in their order."""
   rows = {name: row for row, name in enumerate(stored.names)}
   if len(rows) < len(stored.names):
     twice = next(name for row, name in enumerate(stored.names) if rows[name] != row)
@@ -187,7 +187,7 @@ def _check_boxes(
   told: str,
   columns: str,
 ) -> None:
-  """Refuses boxes that are no boxes in their image; names the first of them."""
+  """Refuses boxes that do not lie in their image; names the first."""
   ends = (shapes[:, ::-1] - 1).astype(np.float32)[owners]  # [sum, 2], the last column and row
   inside = ((boxes >= 0) & (boxes <= np.tile(ends, 2))).all(axis=1)
   faults = {

@@ -1,7 +1,7 @@
-"""What a source of images is: random access to named records.
+"""Sources of images: random access to named records.
 
-Every kind of source (bundled.py, folder.py, array_records.py, tfds_source.py) returns these;
-sources.py opens them; the pipeline reads them in loader processes: they pickle and import no JAX.
+Every kind of source (bundled.py, folder.py, array_records.py, tfds_source.py) returns these.
+sources.py opens them. The pipeline reads them in loader processes: they pickle and import no JAX.
 """
 
 from typing import NamedTuple, Protocol
@@ -12,7 +12,7 @@ from cfn_jax.errors import CfnError
 
 
 class SourceError(CfnError):
-  """A data set that cannot be opened: what is wrong, where, and what would be right."""
+  """A data set that cannot be opened, with the fault, its place and the remedy."""
 
 
 class Record(NamedTuple):
@@ -24,12 +24,14 @@ class Record(NamedTuple):
 
 
 class Source(Protocol):
-  """Random access to records. Its repr holds no memory address: it is stable between processes."""
+  """Random access to records. Its repr has no memory address: it is the same in every process."""
 
   root: str = ''  # the folder that names are relative to
   class_names: tuple[str, ...]
-  foreign_classes: tuple[str, ...] = ()  # not all known in training: the images have no labels
-  fingerprint: str  # changes with the set of records, not when the data are moved
+  foreign_classes: tuple[
+    str, ...
+  ] = ()  # classes, not all known in training: then the images have no labels
+  fingerprint: str  # depends on the set of records, not on the place of the data
   description: str  # one line for the start-up summary
 
   def __len__(self) -> int: ...
@@ -37,37 +39,37 @@ class Source(Protocol):
   def __getitem__(self, index: int) -> Record: ...
 
   def labels(self) -> np.ndarray | None:
-    """Returns each record's label, int32 `[n]`; None where only reading all records would tell."""
+    """Returns each record's label, int32 `[n]`; None if that needs reading all records."""
     return None
 
   def multi_labels(self, origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Reads the labels of images of several classes.
 
     Args:
-      origin: of VOC folders: 'lists' or 'annotations'.
+      origin: for VOC folders: 'lists' or 'annotations'.
 
     Returns:
       uint8 `[n, K]`, 0, 1 or `voc_labels.IGNORED`; the class names.
 
     Raises:
-      SourceError: files that are missing or malformed, or this kind of source has none.
+      SourceError: files are missing or malformed, or this kind of source has none.
     """
     raise SourceError(
       f"{self.description}: images of several classes come from data.source = 'voc' or 'tfds'"
     )
 
   def identify(self) -> str:
-    """Returns what changes with the images, not only with their names, where it can tell.
+    """Returns a digest that depends on the images, not only on their names, if possible.
 
-    It may look at each file, which the fingerprint does not.
+    It may look at each file; the fingerprint does not.
     """
     return self.fingerprint
 
 
 def renumber(own: tuple[str, ...], known: tuple[str, ...]) -> np.ndarray:
-  """Returns the numbers of some classes among the known ones, and -1 for images without a class.
+  """Returns the numbers of classes among the known ones, then -1 for images without a class.
 
-  All are -1 where one of them is not known.
+  All are -1 if one of them is unknown.
 
   Returns:
     int32 `[K + 1]`
@@ -82,7 +84,7 @@ def renumber(own: tuple[str, ...], known: tuple[str, ...]) -> np.ndarray:
 
 
 def check_index(index: int, length: int) -> int:
-  """Refuses an index that a list would refuse, or count from the end."""
+  """Refuses an index that a list would refuse or count from its end."""
   if not 0 <= index < length:
     raise IndexError(f'record {index} of {length}')
   return int(index)

@@ -1,11 +1,11 @@
-"""Resamples boxes of images, antialiased: what puzzles and views are cut by. No JAX."""
+"""Resamples boxes of images, antialiased, for puzzles and views. No JAX."""
 
 import math
 
 import cv2
 import numpy as np
 
-cv2.setNumThreads(1)  # images are spread over processes; threads within one would only contend
+cv2.setNumThreads(1)  # images are spread over processes; threads in one would only contend
 
 
 def resample(image: np.ndarray, box: tuple[float, float, float, float], side: int) -> np.ndarray:
@@ -23,7 +23,7 @@ def resample(image: np.ndarray, box: tuple[float, float, float, float], side: in
   if shrinking > 2:
     rows, columns = slice(round(top), round(bottom)), slice(round(left), round(right))
     return cv2.resize(image[rows, columns], (side, side), interpolation=cv2.INTER_AREA)
-  # Only what is sampled, and its neighbours: OpenCV's limit is 32,766 px a side.
+  # Only the sampled part and its neighbours: OpenCV's limit is 32,766 px per side.
   first_x, first_y = max(0, math.floor(left) - 1), max(0, math.floor(top) - 1)
   image = image[first_y : math.ceil(bottom) + 1, first_x : math.ceil(right) + 1]
   left, right, top, bottom = left - first_x, right - first_x, top - first_y, bottom - first_y

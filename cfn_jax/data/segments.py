@@ -1,10 +1,10 @@
-"""Proposals from segments: boxes of regions that grow together, from one image.
+"""Proposals from segments: boxes of the regions of one image as they merge.
 
-A selective search (Uijlings et al., "Selective Search for Object Recognition", 2013), written anew:
-an over-segmentation (Felzenszwalb and Huttenlocher) in two colour spaces at four scales; in each
-the two most alike neighbours merge until one region is left, and every region on the way is a
-box. Needs scikit-image, the extra `proposals`. Used by prepare_proposals.py; the result is a pure
-function of the image.
+This is a selective search (Uijlings et al., "Selective Search for Object Recognition", 2013). It
+makes an over-segmentation (Felzenszwalb and Huttenlocher) in two colour spaces at four scales. In
+each, the two most similar neighbours merge until one region is left, and every region on the way is
+a box. It needs scikit-image, the extra `proposals`. Used by prepare_proposals.py. The result is a
+pure function of the image.
 """
 
 import heapq
@@ -16,17 +16,17 @@ import numpy as np
 
 from cfn_jax.errors import CfnError
 
-SCALES = (50, 100, 150, 300)  # of the segmentation; also the pixels of its smallest segment
+SCALES = (50, 100, 150, 300)  # scales of the segmentation; also the pixels of its smallest segment
 _SIGMA = 0.8
-_LONG_SIDE_PX = 500  # a larger image is searched at this size
-_LEAST_SIDE = 1 / 20  # of a box, in short sides of the image
+_LONG_SIDE_PX = 500  # larger images are searched at this size
+_LEAST_SIDE = 1 / 20  # smallest side of a box, in short sides of the image
 _COLOUR_BINS = 25
 _EDGE_BINS = 10
 _DIRECTIONS = 8
 
 
 class Regions(NamedTuple):
-  """What is known of regions, a row each; merged regions follow those of the segmentation."""
+  """Features of regions, one per row; merged regions follow those of the segmentation."""
 
   sizes: np.ndarray  # float64 [n], pixels
   boxes: np.ndarray  # int64 [n, 4]
@@ -35,14 +35,14 @@ class Regions(NamedTuple):
 
 
 def find_boxes(image: np.ndarray) -> np.ndarray:
-  """Finds where objects may be, large boxes before small ones.
+  """Returns boxes where objects may be, large before small ones.
 
   Args:
     image: uint8 `[H, W, 3]`.
 
   Returns:
-    float32 `[m, 4]`, x1, y1, x2, y2 in pixels from 0, ends included; no two are the same. The first
-    is the whole image.
+    float32 `[m, 4]`: distinct x1, y1, x2, y2 in pixels from 0, ends included. The first is the
+      whole image.
 
   Raises:
     CfnError: scikit-image is not installed.
@@ -63,7 +63,7 @@ def find_boxes(image: np.ndarray) -> np.ndarray:
   ranks = np.concatenate([np.arange(len(boxes)) for boxes in found])
   boxes = np.concatenate(found)[np.argsort(ranks, kind='stable')]
   scale_back = np.array([width / image.shape[1], height / image.shape[0]] * 2)
-  ends = np.array([0, 0, 1, 1])  # a pixel's far end is one on
+  ends = np.array([0, 0, 1, 1])  # a pixel's far end is one further
   boxes = np.rint((boxes + ends) * scale_back - ends)
   boxes = np.concatenate([[[0, 0, width - 1, height - 1]], boxes])
   least = _LEAST_SIDE * min(height, width)
@@ -73,7 +73,7 @@ def find_boxes(image: np.ndarray) -> np.ndarray:
 
 
 def import_segmentation() -> ModuleType:
-  """Imports what is used of scikit-image; raises CfnError where it is absent."""
+  """Imports the functions of scikit-image; raises CfnError if it is absent."""
   try:
     from skimage import segmentation
   except ImportError as error:
@@ -85,9 +85,9 @@ def import_segmentation() -> ModuleType:
 
 
 def _measure_edges(pixels: np.ndarray) -> np.ndarray:
-  """Returns the bin of each pixel's slope: uint8 [directions, H, W, 3] of 0 .. bins - 1.
+  """Returns the bin of each pixel's slope: uint8 `[directions, H, W, 3]` of 0 .. bins - 1.
 
-  Slopes of the smoothed channels, those down the other way counted apart, as in the paper.
+  They are slopes of the smoothed channels; opposite directions count separately, as in the paper.
   """
   smooth = cv2.GaussianBlur(pixels.astype(np.float32), (0, 0), 1)
   across = cv2.Scharr(smooth, cv2.CV_32F, 1, 0, scale=1 / 32)
@@ -100,7 +100,7 @@ def _measure_edges(pixels: np.ndarray) -> np.ndarray:
 
 
 def _describe(pixels: np.ndarray, edges: np.ndarray, labels: np.ndarray) -> Regions:
-  """Measures the segments, with free rows for the regions that come of them."""
+  """Measures the segments, with free rows for the merged regions."""
   count = int(labels.max()) + 1
   flat = labels.ravel()
 
@@ -128,7 +128,7 @@ def _describe(pixels: np.ndarray, edges: np.ndarray, labels: np.ndarray) -> Regi
 
 
 def _find_neighbours(labels: np.ndarray) -> list[set[int]]:
-  """Returns which segments touch each, to the sides or above and below."""
+  """Returns the segments that touch each one, sideways or vertically."""
   count = int(labels.max()) + 1
   touching: list[set[int]] = [set() for _ in range(count)]
   for one, other in ((labels[:, 1:], labels[:, :-1]), (labels[1:], labels[:-1])):
@@ -141,10 +141,10 @@ def _find_neighbours(labels: np.ndarray) -> list[set[int]]:
 
 
 def _compare(regions: Regions, one: int, others: list[int], whole: float) -> list[float]:
-  """Returns how alike a region and others are, 0 to 4 each.
+  """Returns how similar a region is to others, 0 to 4 each.
 
-  By colours, by edges, by how small both are and by how well both fill their common box; `whole` is
-  the size of the image.
+  It compares colours and edges, and adds how small both are and how well both fill their common
+  box. `whole` is the size of the image.
   """
   sizes, boxes, colours, edges = regions
   both = sizes[one] + sizes[others]
@@ -161,7 +161,7 @@ def _compare(regions: Regions, one: int, others: list[int], whole: float) -> lis
 
 
 def _merge(regions: Regions, one: int, other: int, new: int) -> None:
-  """Fills the row of the region that two others make."""
+  """Fills the row of the region that two others merge into."""
   sizes, boxes, colours, edges = regions
   pair = [one, other]
   sizes[new] = sizes[pair].sum()
@@ -171,9 +171,9 @@ def _merge(regions: Regions, one: int, other: int, new: int) -> None:
 
 
 def _grow(regions: Regions, touching: list[set[int]]) -> np.ndarray:
-  """Merges the two most alike neighbours until one region is left; the boxes, the last first."""
+  """Merges the most similar neighbours until one region is left; returns the boxes, last first."""
   whole = float(regions.sizes.sum())
-  queue: list[tuple[float, int, int]] = []  # the most alike come first
+  queue: list[tuple[float, int, int]] = []  # the most similar first
 
   def compare(one: int, others: list[int]) -> None:
     for alike, other in zip(_compare(regions, one, others, whole), others):

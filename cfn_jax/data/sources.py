@@ -1,8 +1,8 @@
-"""Opens a data set by the name of its kind: the door between a config's `data` fields and records.
+"""Opens a data set by the name of its kind: from a config's `data` fields to records.
 
 file or record -> `Record` (its bytes or pixels, its name, its label) -> images.py -> the pipeline.
 Kinds: 'bundled' (bundled.py), 'folder' and 'voc' (folder.py, voc.py), 'records' (array_records.py,
-written by prepare.py), 'tfds' (tfds_source.py). Only what a kind needs is imported.
+written by prepare.py), 'tfds' (tfds_source.py). Each kind is imported on demand.
 """
 
 import importlib
@@ -25,7 +25,7 @@ __all__ = [
   'open_sources',
 ]
 
-# By kind: what opens it, a module of data/ and its function, and the fields that it reads.
+# By kind: the module of data/ and its function that open it, and the fields that it reads.
 _OPENERS: dict[str, tuple[str, tuple[str, ...]]] = {
   'bundled': ('bundled.open_bundled', ('crops_per_photograph', 'val_crops_per_photograph')),
   'folder': ('folder.open_folder', ('root', 'val_root', 'val_fraction')),
@@ -37,12 +37,12 @@ _OPENERS: dict[str, tuple[str, tuple[str, ...]]] = {
   'voc': ('voc.open_voc', ('root', 'split', 'val_root', 'val_split', 'val_fraction')),
 }
 KINDS = tuple(_OPENERS)
-# Fields that say nothing where they are ''; numbers have defaults that say something.
+# Fields that are off if they are ''; numbers have defaults that are not off.
 _TEXTS = ('root', 'split', 'val_root', 'val_split')
 
 
 def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
-  """Names the fields that say something which a kind of source does not read; '': no kind does.
+  """Returns the fields that are set and that a kind of source does not read; '': no kind does.
 
   >>> find_idle('folder', {'root': 'photos', 'split': 'train'})
   ['split']
@@ -52,7 +52,7 @@ def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
 
 
 def clear_idle(source: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Sets the fields that a kind of source does not read to what says nothing."""
+  """Turns off the fields that a kind of source does not read."""
   return {**fields, **dict.fromkeys(find_idle(source, fields), '')}
 
 
@@ -81,7 +81,7 @@ def open_sources(
   crops_per_photograph: int = 800,
   val_crops_per_photograph: int = 320,
 ) -> tuple[Source, Source]:
-  """Opens (training, validation). Nothing but listings is read; '' and 0 mean off.
+  """Opens (training, validation). Only listings are read; '' and 0 mean off.
 
   Args:
     source: one of `KINDS`.
@@ -91,12 +91,12 @@ def open_sources(
       `imagenet2012:train`.
     val_root: a second folder, of the same kind, for validation.
     val_split: as `split`, for validation.
-    val_fraction: the part held out by a hash of the names where neither of these is set; 0 holds
-      out nothing, and the validation source is then empty.
+    val_fraction: the share held out by a hash of the names if neither of these is set; 0 holds out
+      nothing, and the validation source is empty.
     crops_per_photograph, val_crops_per_photograph: 'bundled' only.
 
   Raises:
-    SourceError: what is wrong, where, and what would be right.
+    SourceError: with the fault, its place and the remedy.
   """
   fields = dict(locals())
   if source not in KINDS:
@@ -106,7 +106,7 @@ def open_sources(
     raise SourceError(f'data.root is empty: data.source = {source!r} needs a folder')
   opener, read = _OPENERS[source]
   arguments = {field: fields[field] for field in read}
-  if root and source != 'tfds':  # which may know buckets
+  if root and source != 'tfds':  # it may know buckets
     arguments['root'] = places.local(root)
   module, _, function = opener.partition('.')
   opened: tuple[Source, Source] = getattr(
@@ -119,5 +119,5 @@ FIELDS = tuple(inspect.signature(open_sources).parameters)
 
 
 def open_config(data: Mapping[str, Any]) -> tuple[Source, Source]:
-  """Opens (training, validation) of the section `data` of a config, see `open_sources`."""
+  """Opens (training, validation) for the section `data` of a config, see `open_sources`."""
   return open_sources(**{field: data[field] for field in FIELDS if field in data})

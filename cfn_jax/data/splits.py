@@ -1,4 +1,4 @@
-"""What two splits of labelled data must have in common: checked before any training."""
+"""Checks, before any training, what two splits of labelled data must have in common."""
 
 from cfn_jax.data.record import Source, SourceError
 
@@ -6,7 +6,7 @@ NAMED = 10  # items named in an error
 
 
 def check_held_out(training: Source, testing: Source) -> None:
-  """Raises SourceError where no image is left for the test."""
+  """Raises SourceError if no image is left for the test."""
   if not len(testing):
     raise SourceError(
       f'none of the {len(training):,} images is held out for the test: set data.val_root, '
@@ -17,11 +17,11 @@ def check_held_out(training: Source, testing: Source) -> None:
 def check_same_classes(
   training: tuple[str, ...], testing: tuple[str, ...], *, allow_missing: bool | None = None
 ) -> None:
-  """Raises SourceError where the class lists of two splits differ, naming the first differences.
+  """Raises SourceError if the class lists of two splits differ, with the first differences.
 
   Args:
-    allow_missing: the test may lack classes of the training (data.allow_empty_classes); None: that
-      is no choice here.
+    allow_missing: the test may lack classes of the training (data.allow_empty_classes); None: there
+      is no such field here.
   """
   if training == testing or (allow_missing and set(testing) <= set(training)):
     return

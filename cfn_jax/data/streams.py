@@ -1,4 +1,4 @@
-"""Which record comes where, and the generator of each draw: functions of the seed alone."""
+"""The order of records, and the generator of each draw: functions of the seed alone."""
 
 import functools
 
@@ -6,17 +6,17 @@ import numpy as np
 
 from cfn_jax.data.record import Source
 
-# The streams of draws that one seed feeds; a new use takes a new number.
+# The streams of draws of one seed; each new use has a new number.
 VISIT, ORDER, EVALUATION, IMAGE, REPLACEMENT, SUBSET, SCALE, SHEET = range(8)
 
 
 def make_rng(seed: int, position: int, stream: int = VISIT) -> np.random.Generator:
-  """Builds the generator of one place in one stream; the same on every host and process."""
+  """Returns the generator of one place in one stream; the same on every host and process."""
   return np.random.Generator(np.random.Philox(key=[seed, position], counter=[0, 0, 0, stream]))
 
 
 def record_index(length: int, *, seed: int, position: int) -> int:
-  """Returns the record at a place of the endless stream: each epoch shows every record once."""
+  """Returns the record at a place of the endless stream; each epoch shows every record once."""
   epoch, place = divmod(position, length)
   return int(_epoch_order(length, seed, epoch)[place])
 
@@ -27,11 +27,11 @@ def _epoch_order(length: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def choose_records(source: Source, limit: int) -> np.ndarray:
-  """Returns the records that an evaluation of at most `limit` images shows, in order; 0: all.
+  """Returns the records of an evaluation of at most `limit` images, in order; 0: all.
 
-  A subset is random and always the same: no seed decides it. Where the source knows the class of
-  each image, each class has as many images in it as any other, give or take one, until it has no
-  more; else all records are equally likely.
+  A subset is random and the same for every seed. If the source knows the class of each image, all
+  classes have equally many images in it, give or take one, until a class has no more. Otherwise all
+  records are equally likely.
 
   Returns:
     int64 `[n]`, ascending.
@@ -54,6 +54,6 @@ def take_turns(labels: np.ndarray, order: np.ndarray) -> np.ndarray:
   """
   by_class = np.argsort(labels[order], kind='stable')
   sorted_labels = labels[order][by_class]
-  turn = np.empty(len(order), np.int64)  # of each record in its class
+  turn = np.empty(len(order), np.int64)  # the place of each record in its class
   turn[by_class] = np.arange(len(order)) - np.searchsorted(sorted_labels, sorted_labels)
   return order[np.argsort(turn, kind='stable')]

@@ -1,8 +1,8 @@
 """The images in a tar file, read in place: ImageNet's tar of class tars, or any other.
 
-Used by prepare.py. The headers are scanned once for offsets, then an image is one read. A tar in
-the tar counts as a folder of its name, so `n01440764.tar` makes the class `n01440764`. Folders that
-all images share are left out of the names.
+Used by prepare.py. The headers are scanned once for offsets; then an image is one read. A tar in
+the tar counts as a folder of its name, so `n01440764.tar` makes the class `n01440764`. Names leave
+out the folders that all images share.
 """
 
 import hashlib
@@ -44,7 +44,9 @@ class TarSource(folder.NamedSource):
     self._places = np.array([place[1:3] for place in ordered], np.int64)  # [N, 2]: offset, size
     times = np.array([place[3] for place in ordered], np.float64)
     self._stamp = hashlib.sha256(self._places.tobytes() + times.tobytes()).hexdigest()[:32]
-    told = self.names.blob + self._places[:, 1].tobytes()  # sizes: other images of these names
+    told = (
+      self.names.blob + self._places[:, 1].tobytes()
+    )  # with sizes, to notice other images of these names
     self.fingerprint = hashlib.sha256(told).hexdigest()[:32]
     self.description = f'tar {path}: {len(ordered):,} images{others}'
 
@@ -62,12 +64,12 @@ class TarSource(folder.NamedSource):
       raise SourceError(
         f'{self.path} cannot be read now, at {name}: {error.strerror or error}'
       ) from None
-    if len(data) < size:  # it was whole when it was opened
+    if len(data) < size:  # it was complete when it was opened
       raise SourceError(f'{self.path} has become shorter: {len(data)} bytes of {name} are left')
     return Record(data, name, int(self._labels[index]))
 
   def stamp(self) -> str:
-    """Digests the offset, size and modification time of each image, as its header says them."""
+    """Returns a digest of the offset, size and modification time of each image, from its header."""
     return self._stamp
 
 
@@ -75,7 +77,7 @@ def open_tar(path: pathlib.Path) -> TarSource:
   """Scans the headers of a tar file and of the tar files in it.
 
   Raises:
-    SourceError: not a tar file, compressed, cut short, or without images.
+    SourceError: it is no tar file, is compressed or truncated, or has no images.
   """
   found: dict[str, tuple[str, Place]] = {}  # name: the tar that holds it, its place in the file
   left_out: dict[str, str] = {}
@@ -97,7 +99,7 @@ def open_tar(path: pathlib.Path) -> TarSource:
         elif held != where:
           doubles.append((name, f'the one in {where}: {held} has another one of this name'))
         else:
-          # Of two with one name in one tar the later counts, as when unpacking.
+          # The later of two files with one name in one tar counts, as in unpacking.
           if before != place:
             doubles.append((name, f'a later one of this name in {where} replaces it'))
           left_out.pop(name, None)
@@ -116,18 +118,18 @@ def open_tar(path: pathlib.Path) -> TarSource:
 def _members(
   file: 'BinaryIO | _Part', length: int, where: str
 ) -> Iterator[tuple[str, str, Place, str]]:
-  """Yields each regular file, inner tars opened, and each that would be one but cannot be read.
+  """Yields each regular file, those of inner tars too, and each that cannot be read.
 
   A file is its name, the tar that holds it, its place (offset in the outermost file, size,
-  modification time), and '' or the reason why it is left out. Hidden ones are passed over, hidden
-  inner tars too. A name that ends in a slash says that the files of an inner tar are replaced.
+  modification time), and '' or the reason why it is skipped. Hidden files and inner tars are left
+  out. A name that ends in a slash means that the files of an inner tar are replaced.
   """
   try:
     with tarfile.open(fileobj=file, mode='r:') as tar:
       end = 0
       seen: dict[str, tuple[int, int]] = {}
       while (member := tar.next()) is not None:
-        tar.members = []  # type: ignore[attr-defined]  # or a million headers stay in memory
+        tar.members = []  # type: ignore[attr-defined]  # else a million headers stay in memory
         name, end = _plain_name(member.name), max(end, tar.offset)
         if end > length:
           raise SourceError(f'{where} is cut short: {name} should end at byte {end} of {length}')
@@ -169,7 +171,7 @@ def _plain_name(name: str) -> str:
 
 
 def _why_unread(member: tarfile.TarInfo, name: str, seen: Container[str]) -> str:
-  """Says why a member cannot be read in place; '' if it can."""
+  """Returns why a member cannot be read in place; '' if it can."""
   if name == '..' or name.startswith('../'):
     return 'its name leads out of the tar file'
   if member.issym():
@@ -186,7 +188,7 @@ def _why_unread(member: tarfile.TarInfo, name: str, seen: Container[str]) -> str
 
 
 def _may_hold_images(name: str) -> bool:
-  """Whether a name is that of an image, of an archive, or of what may be a folder."""
+  """Returns whether a name is that of an image, of an archive, or of a possible folder."""
   return (
     listing.is_image(name) or file_kinds.is_archive(name) or '.' not in posixpath.basename(name)
   )
@@ -221,7 +223,7 @@ class _Part(io.RawIOBase):
 
 
 def _shared_folder(names: list[str]) -> str:
-  """The folder that all names share, with its slash.
+  """Returns the folder that all names share, with its slash.
 
   >>> _shared_folder(['train/a/1.jpg', 'train/b/2.jpg'])
   'train/'

@@ -1,6 +1,6 @@
-"""Lists that people keep as text, one entry a line: image names, labels, classes.
+"""Text lists with one entry per line: image names, labels, classes.
 
-Used by voc.py, voc_labels.py and label_lists.py. Names come out as the file system spells them.
+Used by voc.py, voc_labels.py and label_lists.py. Names are returned as the file system spells them.
 """
 
 import collections
@@ -13,12 +13,12 @@ from cfn_jax.data.record import SourceError
 
 
 def read_lines(path: pathlib.Path) -> list[str]:
-  """Reads the lines of a file, blank ends removed; line ends of any system, a BOM or none.
+  """Reads the lines of a file, stripped; accepts the line ends of any system, and a BOM.
 
-  A UTF-16 file needs its BOM. Bytes that are no UTF-8 stay what they are in file names.
+  A UTF-16 file needs its BOM. Bytes that are not UTF-8 are kept, as in file names.
 
   Raises:
-    SourceError: the file cannot be read, or is no text.
+    SourceError: the file cannot be read, or is not text.
   """
   try:
     data = path.read_bytes()
@@ -34,7 +34,7 @@ def read_lines(path: pathlib.Path) -> list[str]:
 
 
 def refuse_twice(names: Sequence[str], path: pathlib.Path) -> None:
-  """Raises SourceError where a list names something twice, with the first such name."""
+  """Raises SourceError if a list has a name twice, with the first such name."""
   counts = collections.Counter(names)
   twice = [name for name, count in counts.items() if count > 1]
   if twice:

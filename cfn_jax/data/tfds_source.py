@@ -1,7 +1,7 @@
 """A split of a TensorFlow Datasets data set, read from its ArrayRecord files without TensorFlow.
 
-The data set must have been prepared with `file_format=array_record` (preparing some of them needs
-TensorFlow, reading does not). Images stay encoded until images.py decodes them.
+The data set must have been prepared with `file_format=array_record`. Preparing some of them needs
+TensorFlow, reading does not. Images stay encoded until images.py decodes them.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ class TfdsSource(Source):
     return Record(example[self._image_key], _name(*self._where[:2], place), int(label))
 
   def match_classes(self, known: tuple[str, ...]) -> None:
-    """Numbers the classes as the known ones are; where one is not known, images get no labels."""
+    """Renumbers the classes like the known ones; if one is unknown, images have no labels."""
     own, self._numbers = self.class_names, renumber(self.class_names, known)
     matched = self._numbers[0] >= 0
     self.class_names, self.foreign_classes = (known, ()) if matched else ((), own)
@@ -89,7 +89,7 @@ class TfdsSource(Source):
   def read_features(
     self, keys: tuple[str, ...]
   ) -> tuple[Mapping[str, Any], Generator[dict[str, Any], None, None]]:
-    """Returns the descriptions of some features, and their values of each record in order.
+    """Returns the descriptions of features, and their values for each record in order.
 
     Raises:
       SourceError: the data set has no such feature.
@@ -143,7 +143,7 @@ def open_tfds(
 
 
 def _parse(split: str) -> tuple[str, str]:
-  """Parts 'name:split'; the split may be a slice, the name may carry a version.
+  """Splits 'name:split'; the split may be a slice, the name may have a version.
 
   >>> _parse('voc/2007:train'), _parse('imagenet2012:5.1.0:train[:90%]'), _parse('train')
   (('voc/2007', 'train'), ('imagenet2012:5.1.0', 'train[:90%]'), ('', 'train'))
@@ -184,7 +184,7 @@ def _open(
 
 
 def _how_to_prepare(dataset: str, missing: str, data_dir: str) -> list[str]:
-  """Says how to come by a data set, with TFDS and without, in at most five lines."""
+  """Returns how to obtain a data set, with TFDS and without, in at most five lines."""
   lines = [f'TFDS data set {dataset} is not prepared in {missing}. Do one of these once:']
   command = f'tfds build {dataset} --file_format=array_record'
   command += f' --data_dir={data_dir}' if data_dir else ''
@@ -205,7 +205,7 @@ def _how_to_prepare(dataset: str, missing: str, data_dir: str) -> list[str]:
 
 
 def _features(dataset: str, features: Any) -> tuple[str, str, tuple[str, ...]]:
-  """Finds the image feature, and a class label where there is one."""
+  """Finds the image feature, and a class label if there is one."""
   from tensorflow_datasets import features as kinds
 
   found = [key for key, feature in features.items() if type(feature) is kinds.Image]

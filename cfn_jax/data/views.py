@@ -1,9 +1,8 @@
-"""What loader processes make of a visit to an image of a whole-image task: square views of it.
+"""Square views of images, made in loader processes for tasks on whole images.
 
-Three ways of cutting them: Caffe's crops of a resized image, the random scales and places of the
-VOC classification framework (Kraehenbuehl's `transformation_layer.cpp`), and the whole image
-resized (the paper's recognition). NumPy; no JAX. A view is uint8 RGB
-until it is on the device.
+There are three ways of cutting them: Caffe's crops of a resized image, the random scales and places
+of the VOC classification framework (Kraehenbuehl's `transformation_layer.cpp`), and the whole image
+resized (the paper's recognition). NumPy; no JAX. A view is uint8 RGB until it is on the device.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from cfn_jax.errors import CfnError
 CROPS = ('random', 'centre', 'scaled', 'whole')
 RESIZES = ('squash', 'short_side')
 LIMITS = {'views.resize_px': (11, 4096), 'views.view_px': (11, 4096)}
-LARGEST_SCALE = 2.0  # 'scaled': source pixels of a view for each of its own pixels
+LARGEST_SCALE = 2.0  # 'scaled': source pixels per pixel of a view
 SMALLEST_SCALE = 0.5
 
 
@@ -25,7 +24,7 @@ class MakeViews:
   """The transform: a visit becomes `image` uint8 and `label`.
 
   Attributes:
-    crop: `random` and `centre`: of the image resized to `resize_px`; `scaled`: a square of 0.5 to 2
+    crop: `random` or `centre` of the image resized to `resize_px`; `scaled`: a square of 0.5 to 2
       times `view_px` source pixels at a random place, resized; `whole`: the whole image, resized.
     view_px: side of a view, the network's input.
     resize_px: unused by `scaled` and `whole`.
@@ -33,7 +32,7 @@ class MakeViews:
       kept.
     mirror: half of the views are mirrored.
     draws: views of an image; 0: one, without an axis for it.
-    labels: uint8 `[number of records, K]`, for images of several classes; empty: the visit's own.
+    labels: uint8 `[n, K]` by record, for images of several classes; empty: the visit's own.
   """
 
   crop: str
@@ -90,7 +89,7 @@ def sample_box(
   """Draws a square in an image: left, top, right, bottom in source pixels.
 
   Its side is `view_px` times u, uniform from min(0.5, M) to M = min(2, height / view_px, width /
-  view_px); its place is uniform over those inside the image.
+  view_px). Its place is uniform over those inside the image.
   """
   largest = min(LARGEST_SCALE, height / view_px, width / view_px)
   scale = rng.uniform(min(SMALLEST_SCALE, largest), largest)

@@ -1,8 +1,8 @@
 """The image lists of a PASCAL VOC folder, as a source of images.
 
-`ImageSets/Main/<split>.txt` names the images of `JPEGImages`, one a line. Where a folder has no
-lists, '' stands for all that have an annotation. An image holds several objects, so a record has no
-label; `multi_labels` says which classes it shows (voc_labels.py), `voc_objects` where they are.
+`ImageSets/Main/<split>.txt` names the images of `JPEGImages`, one per line. For a folder without
+lists, '' means all images with an annotation. An image shows several objects, so a record has no
+label. `multi_labels` returns its classes (voc_labels.py), `voc_objects` their places.
 """
 
 import os
@@ -23,14 +23,14 @@ class Listed(NamedTuple):
   """The images of a list, as paths under the root, in the list's order."""
 
   names: list[str]
-  unmarked: list[str]  # where all that have an annotation are listed: images that have none
+  unmarked: list[str]  # images without an annotation, if all with one are listed
 
 
 class VocSource(folder.FileSource):
   """Images of one list, all or a part of them.
 
   Attributes:
-    listed: the names of the whole list, of which `names` are all or a part.
+    listed: the names of the whole list; `names` are all or a part of them.
   """
 
   def __init__(
@@ -63,7 +63,7 @@ def open_voc(
   """Opens two lists, or one that is split by a hash of the file names.
 
   Raises:
-    SourceError: `root` is no VOC folder, a list is missing, or it names images that are not there.
+    SourceError: `root` is no VOC folder, or a list or a listed image is missing.
   """
   val_folder = places.local(val_root) if val_root else root
   if val_root and not val_split and _has_lists(val_folder):
@@ -88,7 +88,7 @@ def open_voc(
 
 
 def stem_of(name: str) -> str:
-  """Returns what an image and its annotation are called.
+  """Returns the common name of an image and its annotation.
 
   >>> stem_of('JPEGImages/2008_000002.jpg')
   '2008_000002'
@@ -97,7 +97,7 @@ def stem_of(name: str) -> str:
 
 
 def list_split(root: pathlib.Path, split: str, *, field: str) -> Listed:
-  """Reads one list; '' where the folder has none: each image that has an annotation, sorted."""
+  """Reads one list; '' for a folder without lists: each image with an annotation, sorted."""
   if not split and not _has_lists(root) and (root / 'Annotations').is_dir():
     path = root / 'Annotations'
     wanted = _list_annotations(path)
@@ -134,7 +134,7 @@ def _has_lists(root: pathlib.Path) -> bool:
 
 
 def _find_list(root: pathlib.Path, split: str, *, field: str) -> pathlib.Path:
-  """Returns where a list lies, or says which there are."""
+  """Returns the path of a list; raises with those that exist."""
   lists = root / 'ImageSets' / 'Main'
   if not lists.is_dir():
     inside = sorted(p.parent.parent.name for p in root.glob('*/ImageSets/Main'))

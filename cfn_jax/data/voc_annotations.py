@@ -1,7 +1,7 @@
-"""One VOC annotation, `Annotations/<image>.xml`: which objects an image shows, and where.
+"""One VOC annotation, `Annotations/<image>.xml`: the objects of an image and their boxes.
 
-Source: the VOC devkit; files of the usual annotation tools, whose children come in any order, pass
-too. In a file boxes count from 1, here from 0 (boxes.py). Used by voc_objects.py.
+Source: the VOC devkit. Files of common annotation tools, with children in any order, are accepted
+too. Boxes count from 1 in a file, from 0 here (boxes.py). Used by voc_objects.py.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ from cfn_jax.data.images import BadImage
 from cfn_jax.data.record import SourceError
 
 _ENDS = ('xmin', 'ymin', 'xmax', 'ymax')
-# What tools write of an object that is not difficult, and of one that is.
+# The words of tools for an object that is not difficult, and for one that is.
 _DIFFICULT = {'': False, '0': False, 'false': False, 'unspecified': False, '1': True, 'true': True}
 
 
 @dataclasses.dataclass(frozen=True)
 class Annotation:
-  """What one file says.
+  """The contents of one file.
 
   Attributes:
     size_px: height and width of the upright image.
@@ -37,10 +37,10 @@ class Annotation:
 
 
 def read_annotation(path: pathlib.Path, image: pathlib.Path) -> Annotation:
-  """Reads a file, and holds it against the image that it tells of.
+  """Reads a file and checks it against its image.
 
   Raises:
-    SourceError: the file is damaged or of another image, or the image's header is.
+    SourceError: the file is damaged or belongs to another image, or the image's header is damaged.
   """
   try:
     tree = xml.etree.ElementTree.parse(path).getroot()
@@ -61,7 +61,7 @@ def read_annotation(path: pathlib.Path, image: pathlib.Path) -> Annotation:
   objects = tree.findall('object')
   found = [_read_object(path, each) for each in objects]
   ends = np.array([box for _, box, _ in found]).reshape(-1, 4) - 1
-  with np.errstate(over='ignore'):  # a number past float32 becomes infinite, which is told
+  with np.errstate(over='ignore'):  # a number beyond float32 becomes infinite, which is reported
     ends = ends.astype(np.float32)
   return Annotation(
     path.name,
@@ -78,7 +78,7 @@ def _check_size(
   image: pathlib.Path,
   size_px: tuple[int, int],
 ) -> None:
-  """Refuses a <size> that is not the image's; tools write 0 x 0 where they do not know it."""
+  """Refuses a <size> that is not the image's; tools write 0 x 0 if they do not know it."""
   width, height = (
     _read_number(path, f'<size><{side}>', tree.findtext(f'size/{side}') or '0')
     for side in ('width', 'height')
@@ -95,11 +95,11 @@ def _check_size(
 def _read_object(
   path: pathlib.Path, each: xml.etree.ElementTree.Element
 ) -> tuple[str, list[float], bool]:
-  """Returns the class, the box as the file counts, and whether the object is difficult."""
+  """Returns the class, the box counted as in the file, and whether the object is difficult."""
   name = (each.findtext('name') or '').strip()
   if not name:
     raise SourceError(f'{path}: an object has no <name>, its class')
-  box = each.find('bndbox')  # its own: parts of it have boxes too
+  box = each.find('bndbox')  # the object's own: its parts have boxes too
   absent = [end for end in _ENDS if box is None or not (box.findtext(end) or '').strip()]
   if box is None or absent:
     raise SourceError(f'{path}: {name} has no {"<bndbox>" if box is None else f"<{absent[0]}>"}')

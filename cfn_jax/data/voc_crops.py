@@ -1,7 +1,7 @@
 """The objects of VOC images as a source of its own, and square views of objects or whole images.
 
-A record is an object: the bytes of its image, and its class. Paper, section 4.2. voc_objects.py ->
-(here) -> the pipeline. No JAX.
+A record is an object: the bytes of its image, and its class. Paper, section 4.2. Between
+voc_objects.py and the pipeline. No JAX.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ class ObjectSource(Source):
   def __init__(
     self, split: voc_objects.Split, class_names: tuple[str, ...], *, least_px: int, difficult: bool
   ) -> None:
-    """Takes the objects of at least `least_px` pixels.
+    """Selects the objects of at least `least_px` pixels.
 
     Args:
-      difficult: those that are marked as difficult too.
+      difficult: includes those that are marked as difficult.
 
     Raises:
       SourceError: there is none.
@@ -86,8 +86,8 @@ class MakeCrops:
   """The transform: a visit becomes one view of its object, or of the whole image.
 
   Attributes:
-    view_px: side of the view, to which what is seen is warped.
-    boxes: float32 `[number of records, 4]`; empty: whole images.
+    view_px: side of the view, px; the box is warped to it.
+    boxes: float32 `[n, 4]` by record; empty: whole images.
   """
 
   view_px: int

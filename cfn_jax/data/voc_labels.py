@@ -1,8 +1,8 @@
-"""Which classes a VOC image shows: labels of several classes, for the images of a list.
+"""The classes that VOC images show: labels of several classes, for the images of a list.
 
-Source: the VOC devkit. `ImageSets/Main/<class>_<split>.txt` says of each image -1 (absent), 1
-(present) or 0 (only difficult objects); the annotations say the same object by object. 0 is neither
-trained on nor scored. Used by the VOC classification; the images themselves come from voc.py.
+Source: the VOC devkit. `ImageSets/Main/<class>_<split>.txt` has -1 (absent), 1 (present) or 0 (only
+difficult objects) for each image. The annotations say the same object by object. 0 is neither
+trained on nor scored. Used by the VOC classification; voc.py opens the images.
 """
 
 import collections
@@ -56,7 +56,7 @@ def read_labels(
     uint8 `[n, K]`, 0, 1 or `IGNORED`; the class names.
 
   Raises:
-    SourceError: files that are missing or malformed, an image without a label.
+    SourceError: files are missing or malformed, or an image has no label.
   """
   if origin not in ORIGINS:
     raise SourceError(f"data.labels = '{origin}' is unknown: one of {', '.join(ORIGINS)}")
@@ -106,7 +106,7 @@ def _read_list(path: pathlib.Path) -> dict[str, int]:
 
 
 def _read_annotation(path: pathlib.Path) -> list[int]:
-  """Returns an image's labels by its objects; one without a `difficult` tag is not difficult."""
+  """Returns an image's labels from its objects; one without a `difficult` tag is not difficult."""
   try:
     objects = xml.etree.ElementTree.parse(path).getroot().findall('object')
   except (OSError, xml.etree.ElementTree.ParseError) as error:

@@ -1,8 +1,8 @@
-"""The class of each pixel of VOC images, of any classes: checked as a whole before any training.
+"""The class of each pixel of VOC images, of any classes; all are checked before training.
 
 Two layouts are read. VOC: `ImageSets/Segmentation/<split>.txt`, `JPEGImages`, `SegmentationClass`,
-and `classes.txt` for classes of one's own. SBD (`benchmark_RELEASE`, or its `dataset`):
-`<split>.txt`, `img`, `cls`. What one mask says comes from mask_files.py; used by the segmentation.
+and `classes.txt` for other classes. SBD (`benchmark_RELEASE`, or its `dataset`): `<split>.txt`,
+`img`, `cls`. mask_files.py decodes a mask. Used by the segmentation.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from cfn_jax.data.images import BadImage
 from cfn_jax.data.record import SourceError
 
 VOID = mask_files.VOID
-_NAMED = 3  # masks named in an error, which may say much of each
+_NAMED = 3  # masks named in an error, with much text for each
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The images of a split and their masks. It pickles, and decodes a mask when it is asked for.
+  """The images of a split and their masks. It pickles, and decodes masks on demand.
 
   Attributes:
     source: the images.
@@ -32,7 +32,7 @@ class Split:
     sizes: int32 `[n, 2]`, height and width of each upright image, and of its mask.
     listed: the whole list that the split names, as stems; the records may be a part of it.
     class_names: the background first.
-    notes: what was left out, one sentence each.
+    notes: a sentence about each omission.
     unseen: numbers of the classes that no mask shows.
   """
 
@@ -55,7 +55,7 @@ class Split:
     """Returns the class of each pixel of an image, uint8 `[H, W]`: 0 the background, 255 void.
 
     Raises:
-      SourceError: the file is damaged, of another size than the image, or holds other numbers.
+      SourceError: the file is damaged, has another size than the image, or holds other numbers.
     """
     name = f'{self.masks.root}/{self.masks.names[index]}'
     try:
@@ -83,7 +83,7 @@ class Split:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """Changes with the images, with the files of their masks, and with the classes."""
+    """Returns a digest of the images, of the files of their masks, and of the classes."""
     told = '\0'.join((self.source.identify(), self.masks.identify(), *self.class_names))
     return hashlib.sha256(told.encode('utf8', 'surrogateescape')).hexdigest()[:32]
 
@@ -100,7 +100,7 @@ def open_masks(
     The training split, the test split, the names of the classes, the background first.
 
   Raises:
-    SourceError: what is wrong, where, and what would be right.
+    SourceError: with the fault, its place and the remedy.
   """
   more_masks = fields.more_masks and pathlib.PurePath(fields.more_masks).as_posix()
   training, testing = mask_splits.choose_splits(fields._replace(more_masks=more_masks))
@@ -145,7 +145,7 @@ def _open(chosen: mask_splits.Chosen, class_names: tuple[str, ...], more_masks: 
 
 
 def _read_all(opened: Sequence[Split]) -> list[np.ndarray]:
-  """Reads all masks; says for each split which classes they show, bool `[K]`."""
+  """Reads all masks; returns for each split the classes that they show, bool `[K]`."""
   splits.check_held_out(*(each.source for each in opened))
   faults, total = [], sum(map(len, opened))
   seen = [np.zeros(256, bool) for _ in opened]
@@ -168,7 +168,7 @@ def _read_all(opened: Sequence[Split]) -> list[np.ndarray]:
 def _check_classes(
   opened: Sequence[Split], training: np.ndarray, testing: np.ndarray, *, allow_empty: bool
 ) -> None:
-  """Refuses classes that only the test shows, and those that it does not show."""
+  """Refuses classes that only the test shows, and those that the test does not show."""
   names = opened[0].class_names
   untrained, untested = (
     [names[number] for number in np.flatnonzero(chosen)]

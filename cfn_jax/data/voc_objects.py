@@ -1,7 +1,7 @@
-"""The objects of VOC images, of any classes: read and checked as a whole before any training.
+"""The objects of VOC images, of any classes; all are read and checked before training.
 
-The images come from voc.py, what one annotation says from voc_annotations.py; used by the
-detection and by voc_crops.py.
+voc.py opens the images, voc_annotations.py reads an annotation. Used by the detection and by
+voc_crops.py.
 """
 
 import dataclasses
@@ -40,12 +40,12 @@ class Objects:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """The images of a split and what they show.
+  """The images of a split and their objects.
 
   Attributes:
-    objects: of each record of `source`, in order.
+    objects: those of each record of `source`, in order.
     listed: the whole list that the split names, as stems; the records may be a part of it.
-    notes: what was left out or changed, one sentence each.
+    notes: a sentence about each omission or change.
   """
 
   source: voc.VocSource
@@ -55,7 +55,7 @@ class Split:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """Changes with the images and with their objects."""
+    """Returns a digest of the images and of their objects."""
     digest = hashlib.sha256(self.source.identify().encode())
     for each in self.objects:
       digest.update(f'{len(each.classes)} {each.size_px}'.encode())
@@ -67,7 +67,7 @@ class Split:
 def open_config(
   config: ml_collections.ConfigDict, *, count_difficult: bool = False
 ) -> tuple[Split, Split, tuple[str, ...]]:
-  """Opens what the section `data` of a config names; see `open_objects`."""
+  """Opens the section `data` of a config; see `open_objects`."""
   d = config.data
   return open_objects(
     root=d.root,
@@ -96,17 +96,16 @@ def open_objects(
 
   Args:
     root, split, val_root, val_split, val_fraction: see `sources.open_sources`, kind 'voc'.
-    on_bad_box: what to do about a box that is reversed, not finite, under 2 px wide or high, or
-      partly outside its image: 'fail', or 'clip', which cuts it to the image and drops what cannot
-      be cut, each with a note.
+    on_bad_box: for a box that is reversed, not finite, under 2 px wide or high, or partly outside
+      its image: 'fail', or 'clip', which cuts it to the image or drops it, with a note.
     allow_empty_classes: the test may show no object of a class, or difficult ones alone.
-    count_difficult: difficult objects of the test count as others do.
+    count_difficult: difficult objects of the test count like others.
 
   Returns:
     The training split, the test split, the sorted names of the classes.
 
   Raises:
-    SourceError: what is wrong, where, and what would be right.
+    SourceError: with the fault, its place and the remedy.
   """
   if on_bad_box not in ON_BAD_BOX:
     raise SourceError(
@@ -155,10 +154,10 @@ def _check_classes(
   *,
   allow_empty: bool,
 ) -> None:
-  """Refuses splits of other classes, and classes that have lost all of their boxes.
+  """Refuses splits of different classes, and classes that lost all of their boxes.
 
   Args:
-    shown, kept: the classes of the training and of the test, in the files and with sound boxes.
+    shown, kept: the classes of training and test, in the files and with valid boxes.
   """
   for source, names in zip(opened, shown):
     if not names:
@@ -176,7 +175,7 @@ def _check_classes(
 def _check_counted(
   testing: Sequence[voc_annotations.Annotation], names: Sequence[str], *, allow_empty: bool
 ) -> None:
-  """Refuses a test whose objects of a class are all difficult: they count as no objects."""
+  """Refuses a test in which all objects of a class are difficult: they do not count."""
   counted = {
     name for each in testing for name, difficult in zip(each.names, each.difficult) if not difficult
   }
@@ -204,7 +203,7 @@ def _read_source(source: voc.VocSource) -> list[voc_annotations.Annotation]:
 
 
 def _faults(each: voc_annotations.Annotation) -> list[str]:
-  """Says what is wrong with each box; '' for a sound one."""
+  """Returns the fault of each box; '' for a valid one."""
   height, width = each.size_px
   return [_fault(box, height, width) for box in each.boxes]
 
@@ -221,7 +220,7 @@ def _fault(box: np.ndarray, height: int, width: int) -> str:
 
 
 def _tell(each: voc_annotations.Annotation, place: int) -> str:
-  """Names a box as its file does, counted from 1."""
+  """Returns a box as in its file, counted from 1."""
   height, width = each.size_px
   ends = ', '.join(f'{end:g}' for end in each.boxes[place] + 1)
   return f'{each.file}: {each.names[place]} ({ends}) of {width} x {height} px'
@@ -245,7 +244,7 @@ def _refuse_bad_boxes(read: Sequence[voc_annotations.Annotation]) -> None:
 
 
 def _mend(each: voc_annotations.Annotation, notes: list[str]) -> voc_annotations.Annotation:
-  """Returns sound boxes alone, cut to the image; says what became of the others."""
+  """Returns the valid boxes, cut to the image, and notes about the others."""
   kept, cut = [], each.boxes.copy()
   for place, fault in enumerate(_faults(each)):
     if fault == 'outside':

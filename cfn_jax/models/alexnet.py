@@ -1,7 +1,7 @@
-"""AlexNet in Caffe's two published versions, and how any network's parameters are drawn.
+"""AlexNet in Caffe's two published versions, and the drawing of any network's parameters.
 
-Layers are named `conv1` .. `conv5`, `fc6`, `fc7`, `fc8` in every model, so that parameters move
-between models by name.
+Every model names its layers `conv1` .. `conv5`, `fc6`, `fc7`, `fc8`, so parameters move between
+models by name.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ from cfn_jax.models import trunk as trunks
 
 Array = jax.Array
 
-DTYPES = ('float32', 'bfloat16')  # in which networks compute
+DTYPES = ('float32', 'bfloat16')  # of the computation of networks
 
 
-# The numbers that networks read, as far as nothing else checks them.
+# Limits of the numbers that networks read and nothing else checks.
 LIMITS = {
   'model.stride': (1, 11),
   'model.width': (0.01, 16),
@@ -93,7 +93,7 @@ def count_parameters(params: Mapping[str, Any]) -> int:
 
 
 def find_dtype(name: str) -> Any:
-  """Returns the type in which a network computes; raises ValueError where none does."""
+  """Returns the dtype of a network's computation; raises ValueError for an unknown one."""
   if name not in DTYPES:
     raise CfnError(f"compute_dtype = '{name}': one of {', '.join(DTYPES)}")
   return jnp.dtype(name)

@@ -1,7 +1,7 @@
-"""The context-free network: one trunk that sees one tile at a time, one head that sees several.
+"""The context-free network: its trunk sees one tile at a time, its head several.
 
-Paper, section 3. The stacked network is the alternative that the paper rejects there: all tiles
-enter one AlexNet as channels, so that its first layers may compare tiles by their edges.
+Paper, section 3. The stacked network is the alternative that the paper rejects: all tiles enter one
+AlexNet as channels, so its first layers may compare tiles by their edges.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ NAMES = ('cfn', 'stacked')
 class Cfn(alexnet.AlexNet):
   """The CFN: tiles `[B, S, h, w, 3]`, each normalised, to logits `[B, K]` float32.
 
-  An AlexNet whose trunk and fc6 see one tile at a time, and whose fc7 sees S of them. A jigsaw's
-  classes are its permutations of S = T tiles.
+  It is an AlexNet whose trunk and fc6 see one tile at a time, and whose fc7 sees S of them. A
+  jigsaw's classes are its permutations of S = T tiles.
 
-  With `rows` int32 `[B, k, S]` all T tiles come in reading order, and the logits of the k questions
-  that show those rows of them are `[B, k, K]`: taking features equals taking tiles, so k questions
+  With `rows` int32 `[B, k, S]` all T tiles are in reading order, and `[B, k, K]` are the logits of
+  the k questions that show these rows. Selecting features equals selecting tiles, so k questions
   cost one pass of the trunk.
   """
 
@@ -59,10 +59,10 @@ class Cfn(alexnet.AlexNet):
   def features(self, tiles: Array) -> Array:
     """Returns fc6 of each tile, after its ReLU: `[B, T, h, w, 3]` to `[B, T, D]`."""
 
-    def one_puzzle(tiles: Array) -> Array:  # one puzzle's tiles are the batch
+    def one_puzzle(tiles: Array) -> Array:  # the tiles of one puzzle are the batch
       return nn.relu(self.fc6(self.trunk(tiles)))
 
-    if self.is_initializing():  # linen makes no parameters below a plain vmap
+    if self.is_initializing():  # linen creates no parameters below a plain vmap
       return one_puzzle(tiles[0])[None]
     return jax.vmap(fold(one_puzzle))(tiles)
 
@@ -81,10 +81,10 @@ class Stacked(alexnet.AlexNet):
 
 
 def fold(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-  """Lets `vmap` fold the axis that it maps into the batch of a function of `[B, ...]`.
+  """Makes `vmap` fold its mapped axis into the batch of a function of `[B, ...]`.
 
-  Values and gradients are those of a plain vmap, whose five-dimensional maps a TPU would copy to
-  four dimensions and back around every convolution.
+  Values and gradients are those of a plain vmap. A TPU would copy its five-dimensional maps to four
+  dimensions and back around every convolution.
   """
   folded = jax.custom_batching.custom_vmap(function)
 
@@ -98,18 +98,18 @@ def fold(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def take_tiles(features: Array, rows: Array) -> Array:
-  """Takes some tiles of each image: `[B, T, D]`, int32 `[B, ..., S]` to `[B, ..., S, D]`."""
+  """Selects tiles of each image: `[B, T, D]`, int32 `[B, ..., S]` to `[B, ..., S, D]`."""
   return jax.vmap(lambda tiles, numbers: tiles[numbers])(features, rows)
 
 
 def occlude(features: Array, occluders: Array) -> Array:
   """Replaces tiles by those of another example: features `[B, T, D]` in reading order, B even.
 
-  Examples 2i and 2i + 1 lend each other tiles. The trunk sees one tile at a time, so that another
-  tile's feature equals another tile.
+  Examples 2i and 2i + 1 lend each other tiles. The trunk sees one tile at a time, so replacing a
+  feature equals replacing a tile.
 
   Args:
-    occluders: int `[B, T]`, the other example's tile that comes to each place; -1: none.
+    occluders: int `[B, T]`: the other example's tile for each place; -1: none.
   """
   others = features.reshape(-1, 2, *features.shape[1:])[:, ::-1].reshape(features.shape)
   lent = take_tiles(others, jnp.maximum(occluders, 0).astype(jnp.int32))

@@ -1,7 +1,7 @@
-"""The context encoder: AlexNet's trunk to pool5, and a decoder that fills in what is hidden.
+"""The context encoder: AlexNet's trunk to pool5, and a decoder that fills in hidden pixels.
 
-Pathak et al., section 3.1. A fully connected layer of each channel by itself lets every place see
-every other one, a 1 x 1 convolution mixes the channels, transposed convolutions enlarge.
+Pathak et al., section 3.1. In a fully connected layer of each channel by itself every place sees
+every other. A 1 x 1 convolution mixes the channels. Transposed convolutions enlarge the maps.
 """
 
 from typing import Any
@@ -44,9 +44,9 @@ class ChannelWise(nn.Module):
 class Enlarge(nn.Module):
   """A transposed convolution, 5 x 5 with stride 2: maps `[B, n, n, C]` to `[B, 2n - 1, 2n - 1, F]`.
 
-  Computed as a 3 x 3 convolution to four maps, one for each of the four places of an output pixel
-  among the input's: with zeros between the pixels a CPU takes much longer, see docs/performance.md.
-  The kernel `[5, 5, C, F]` is that of `nn.ConvTranspose` with padding 2.
+  It is computed as a 3 x 3 convolution to four maps, one per place of an output pixel among the
+  input's. With zeros between the pixels a CPU takes much longer, see docs/performance.md. The
+  kernel `[5, 5, C, F]` is that of `nn.ConvTranspose` with padding 2.
   """
 
   features: int
@@ -70,11 +70,11 @@ class Enlarge(nn.Module):
 
 
 class ContextEncoder(nn.Module):
-  """Views `[B, px, px, 3]`, prepared, zero where they are hidden, to fillings of the same shape.
+  """Prepared views `[B, px, px, 3]` with zeros in hidden places to fillings of the same shape.
 
   Attributes:
-    features: channels after each transposed convolution but the last, which has 3. Each makes a
-      map of n px one of 2 n - 1; the last is resized to the view.
+    features: channels after each transposed convolution but the last, which has 3. Each turns a map
+      of n px into one of 2 n - 1. The last map is resized to the view.
   """
 
   trunk: trunks.Trunk
@@ -102,8 +102,8 @@ class ContextEncoder(nn.Module):
 def resize(maps: Array, side: int) -> Array:
   """Resizes square maps `[B, n, n, C]` to `[B, side, side, C]`, bilinearly between centres.
 
-  By taking rows and columns: of the products of `jax.image.resize` XLA compiles none for an H100
-  where the sides are odd.
+  It selects rows and columns: XLA cannot compile the products of `jax.image.resize` for an H100 if
+  the sides are odd.
   """
   size = maps.shape[1]
   places = np.clip((np.arange(side) + 0.5) * size / side - 0.5, 0, size - 1)
@@ -118,10 +118,10 @@ def resize(maps: Array, side: int) -> Array:
 
 
 def draw_parameters(model: ContextEncoder, view_px: int, *, seed: int) -> dict[str, Any]:
-  """Draws parameters on the host: the trunk as it says, the decoder with He's variance.
+  """Draws parameters on the host: the trunk by its own rule, the decoder with He's variance.
 
-  A stride of 2 leaves each pixel of a transposed convolution a quarter of the taps, so its weights
-  are twice as large. The last layer's are small: a filling starts near the mean colour.
+  With a stride of 2, each pixel of a transposed convolution has a quarter of the taps, so its
+  weights are twice as large. The last layer's are small: a filling starts near the mean colour.
   """
   shapes = alexnet.parameter_shapes(model, (1, view_px, view_px, 3))
   trunk = {name: shapes[name] for name in figures.CONVOLUTIONS}
@@ -135,7 +135,7 @@ def draw_parameters(model: ContextEncoder, view_px: int, *, seed: int) -> dict[s
 
 
 def check_sizes(view_px: int, stride: int, features: tuple[int, ...]) -> None:
-  """Raises CfnError for a decoder that does not reach half of the view, or exceeds it twice."""
+  """Raises CfnError if the decoder makes less than half of the view, or more than twice."""
   figures.check_input_size(view_px, stride)
   side = figures.map_sides(view_px, stride)['pool5']
   if not features or min(features) < 1:

@@ -1,4 +1,4 @@
-"""Forms of a convolution: each computes what `reference` computes, in values and gradients.
+"""Forms of a convolution, all equal to `reference` in values and gradients.
 
 Images `[B, H, W, in]`, kernels `[kh, kw, in, out]` to `[B, oh, ow, out]`, zero padded on all four
 sides, sizes rounded down. layers.py chooses.
@@ -28,7 +28,7 @@ def reference(x: Array, kernel: Array, stride: int, padding: int, groups: int = 
 
 
 def columns(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Concatenates the shifted maps of all taps into columns, then one matmul."""
+  """Concatenates the shifted maps of all taps to columns, then multiplies once."""
   kh, kw, _, out = kernel.shape
   x = jnp.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
   oh, ow = (x.shape[1] - kh) // stride + 1, (x.shape[2] - kw) // stride + 1
@@ -41,11 +41,11 @@ def columns(x: Array, kernel: Array, stride: int, padding: int) -> Array:
 
 
 def strip(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Computes `STRIP` neighbouring outputs of a row from one common window, then one matmul.
+  """Computes `STRIP` neighbouring outputs of a row from a common window, by one product.
 
-  The columns are less than half as large as with a window for each output (11 x 15 values for three
-  instead of three times 11 x 11 for conv1), for 1.4 times the arithmetic: with few channels, memory
-  is the limit.
+  The columns are less than half as large as with a window per output: for conv1 11 x 15 values for
+  three instead of three times 11 x 11. The arithmetic is 1.4 times as much. With few channels,
+  memory is the limit.
   """
   kh, kw, channels, out = kernel.shape
   x = jnp.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
@@ -78,9 +78,9 @@ def strip(x: Array, kernel: Array, stride: int, padding: int) -> Array:
 
 
 def dense(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Writes the kernel as one matrix from every input to every output position.
+  """Multiplies by one matrix from every input to every output position.
 
-  On a map with no more positions than the kernel has taps, most taps meet only padding: the matrix
+  On a map with no more positions than the kernel has taps, most taps meet only padding. The matrix
   holds just the others.
   """
   kh, kw, channels, out = kernel.shape

@@ -1,8 +1,8 @@
-"""Fast R-CNN: which class each region of an image shows, and how its box must move.
+"""Fast R-CNN: scores and box moves for the regions of an image.
 
 Source: fast-rcnn, `models/CaffeNet/train.prototxt`. The trunk runs once over an image, at one scale
-or at several; each region of its last maps is pooled to 6 x 6, and AlexNet's fully connected layers
-see that. Paper, section 4.1: the convolutions are the CFN's.
+or several. Each region of its last maps is pooled to 6 x 6 for AlexNet's fully connected layers.
+Paper, section 4.1: the convolutions are the CFN's.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ from cfn_jax.models import trunk as trunks
 
 Array = jax.Array
 
-BINS = 6  # a side of what fc6 sees of a region
+BINS = 6  # side of the grid that fc6 sees of a region
 PADDING_PX = 5  # of conv1
 POOL_PADDING = 1  # of pool1 and pool2
 
 
 class FastRcnn(nn.Module):
-  """Images on a canvas, and their regions, to scores `[B, R, K + 1]` and moves `[B, R, K + 1, 4]`.
+  """Images on a canvas and their regions to scores `[B, R, K + 1]` and moves `[B, R, K + 1, 4]`.
 
   Class 0 is the background. Parameters: AlexNet's up to fc7, `cls_score`, `bbox_pred`.
 
@@ -51,7 +51,7 @@ class FastRcnn(nn.Module):
 
   @property
   def scale(self) -> float:
-    """Cells of the last maps a pixel."""
+    """Returns the cells of the last maps per pixel."""
     return 1 / (4 * self.trunk.stride)
 
   def __call__(
@@ -61,9 +61,10 @@ class FastRcnn(nn.Module):
 
     Args:
       images: `[B, L, H, W, C]`, prepared: each image at L scales, at the top left of the canvas;
-        what lies beyond it counts as zeros.
+        the rest counts as zeros.
       extents: int32 `[B, L, 2]`, heights and widths of the images.
-      regions: `[B, R, 5]`: which of the L scales; x1, y1, x2, y2 in pixels there, ends included.
+      regions: `[B, R, 5]`: the number of the scale, and x1, y1, x2, y2 in pixels there, ends
+        included.
     """
     maps = self.maps(images, extents)
     pool = jax.vmap(lambda maps, rois: layers.roi_max_pool(maps, rois, scale=self.scale, size=BINS))

@@ -1,8 +1,8 @@
-"""FCN-AlexNet-32s: which class each pixel of an image shows.
+"""FCN-AlexNet-32s: scores of the classes for each pixel of an image.
 
-Source: fcn.berkeleyvision.org, `voc-fcn-alexnet/train.prototxt`. AlexNet whose fully connected
-layers slide over the map like convolutions; their scores are enlarged 32 times, bilinearly, and cut
-to the image. Paper, section 4.1: the convolutions are the CFN's.
+Source: fcn.berkeleyvision.org, `voc-fcn-alexnet/train.prototxt`. AlexNet's fully connected layers
+slide over the map like convolutions. Their scores are enlarged 32 times, bilinearly, and cut to the
+image. Paper, section 4.1: the convolutions are the CFN's.
 """
 
 import dataclasses
@@ -18,19 +18,19 @@ from cfn_jax.models import trunk as trunks
 
 Array = jax.Array
 
-PADDING_PX = 100  # of conv1: so small images have a score, too
-STRIDE = 4  # of conv1; with three maxima pixels are 32 to a score
+PADDING_PX = 100  # of conv1, so that small images have a score too
+STRIDE = 4  # of conv1; with three poolings there are 32 pixels per score
 FC6_PX = 6  # side of fc6's kernel
 KERNEL_PX, CROP_PX = 63, 18  # score x lies at pixel 32 x + 13 of the image
 
 
 class Fcn(nn.Module):
-  """Images on a canvas to scores of each of its pixels, `[B, H, W, C]` to `[B, H, W, K]`.
+  """Images on a canvas to scores of its pixels, `[B, H, W, C]` to `[B, H, W, K]`.
 
   Parameters: AlexNet's up to fc7, as a fully connected AlexNet has them, and `score_fr`.
 
   Attributes:
-    num_classes: K, the background among them.
+    num_classes: K, including the background.
     trunk: of stride 4, with conv1 padded by 100.
   """
 
@@ -53,8 +53,8 @@ class Fcn(nn.Module):
     """Runs the network.
 
     Args:
-      images: `[B, H, W, C]`, prepared, each at the top left of the canvas; what lies beyond it
-        counts as zeros.
+      images: `[B, H, W, C]`, prepared, each at the top left of the canvas; the rest counts as
+        zeros.
       extents: int32 `[B, 2]`, heights and widths of the images.
     """
 
@@ -73,7 +73,7 @@ class Fcn(nn.Module):
 
 
 def score_sides(sides: Any) -> Any:
-  """Returns the sides of the map of scores of images of these sides, numbers or arrays of them.
+  """Returns the sides of the score map for sides of images, px; numbers or arrays.
 
   >>> score_sides(375), score_sides(500)
   (12, 16)

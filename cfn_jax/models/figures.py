@@ -1,7 +1,7 @@
-"""AlexNet's figures: sizes, Caffe's rules for them, and how its layers start. No JAX.
+"""AlexNet's figures: sizes, Caffe's rules for them, and initial values of layers. No JAX.
 
 Source: `bvlc_alexnet` and `bvlc_reference_caffenet` of Caffe, `pooling_layer.cpp`. Every network,
-reader and writer takes them from here.
+reader and writer uses them.
 """
 
 import dataclasses
@@ -19,18 +19,18 @@ GROUPS = (1, 2, 1, 2, 2)
 FULLY_CONNECTED = ('fc6', 'fc7', 'fc8')
 ORDERS = ('caffenet', 'alexnet')  # pool then LRN; LRN then pool
 INITS = ('caffe', 'he')
-OUTPUTS = {'fc8', 'cls_score', 'bbox_pred', 'score_fr'}  # layers that start alike whatever they see
-# Of every other layer 0.01.
+OUTPUTS = {'fc8', 'cls_score', 'bbox_pred', 'score_fr'}  # layers that start alike for every input
+# 0.01 for every other layer.
 _CAFFE_STD = {'fc6': 0.005, 'fc7': 0.005, 'bbox_pred': 0.001, 'score_fr': 0.0}
 _BIASED = ('conv2', 'conv4', 'conv5', 'fc6', 'fc7')
 
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-  """How a network starts: Caffe's fillers, or He's variance with biases of zero.
+  """Initial values of a network: Caffe's fillers, or He's variance with biases of zero.
 
-  The last layers are Gaussian with bias 0 in both, fc8 and cls_score with std 0.01, bbox_pred with
-  0.001, so that an untrained network starts near the loss of chance; score_fr starts at zero.
+  In both, the last layers are Gaussian with bias 0: fc8 and cls_score with std 0.01, bbox_pred with
+  0.001. So an untrained network starts near the loss of chance. score_fr starts at zero.
   """
 
   init: str = 'caffe'
@@ -49,23 +49,23 @@ class Initial:
     return _CAFFE_STD.get(layer, 0.01)
 
   def bias(self, layer: str) -> float:
-    """Returns the value at which a layer's biases start."""
+    """Returns the initial value of a layer's biases."""
     if self.init == 'he' or layer not in _BIASED:
       return 0.0
     return 1.0 if self.order == 'caffenet' else 0.1
 
 
 def fits(init: str, contrast: float) -> bool:
-  """Tells whether layers drawn so learn from inputs of this standard deviation.
+  """Returns whether layers with these values learn from inputs of this standard deviation.
 
-  He's expect about 1: from tens they start at a loss of a hundred. All others, Caffe's Gaussians,
-  expect tens, and so does LRN: near 1 they see almost nothing, and the loss stays at chance.
+  He's expect about 1: with tens they start at a loss of a hundred. Caffe's Gaussians and LRN expect
+  tens: near 1 they see almost nothing, and the loss stays at chance.
   """
   return contrast <= 10 if init == 'he' else contrast >= 10
 
 
 def check_contrast(init: str, contrast: float, *, field: str, layers: str) -> None:
-  """Raises CfnError where layers are drawn for inputs of another standard deviation."""
+  """Raises CfnError if layers are drawn for inputs of another standard deviation."""
   if not fits(init, contrast):
     raise CfnError(
       f"{field} = '{init}' draws {layers} for inputs of another scale: images are prepared to a "
@@ -84,7 +84,7 @@ def scaled(features: int, width: float) -> int:
 
 
 def convolved_size(size: Any, *, kernel_px: int, stride: int = 1, padding: int = 0) -> Any:
-  """Returns the size of an axis after a convolution, rounded down; 0 where nothing is left.
+  """Returns the size of an axis after a convolution, rounded down; 0 if nothing is left.
 
   Sizes are numbers, here and below, or arrays of them.
   """
@@ -94,8 +94,7 @@ def convolved_size(size: Any, *, kernel_px: int, stride: int = 1, padding: int =
 def pooled_size(size: Any, *, window: int = 3, stride: int = 2, padding: int = 0) -> Any:
   """Returns the size of an axis after pooling, rounded up, by Caffe's rule.
 
-  With padding there is no last window that begins beyond the padded map. 0 or less: nothing
-  is left.
+  With padding, no window begins beyond the padded map. 0 or less means that nothing is left.
 
   >>> [pooled_size(size) for size in (27, 13, 6, 2)], pooled_size(46, padding=1)
   ([13, 6, 3, 1], 24)
@@ -107,7 +106,7 @@ def pooled_size(size: Any, *, window: int = 3, stride: int = 2, padding: int = 0
 def map_sides(
   size_px: int, stride: int, *, padding: int = 0, pool_padding: int = 0
 ) -> dict[str, int]:
-  """Returns the side of each layer's output for a square image; 0 where nothing is left.
+  """Returns the side of each layer's output for a square image; 0 if nothing is left.
 
   Args:
     stride, padding: conv1's.
@@ -127,9 +126,9 @@ def map_sides(
 
 
 class Field(NamedTuple):
-  """What one value of a layer's output sees of the image, along one axis, in pixels.
+  """The receptive field of a value of a layer's output along one axis, in pixels.
 
-  Value i sees `size_px` pixels from `start_px + i * pitch_px` on, which may lie outside the image.
+  Value i sees `size_px` pixels from `start_px + i * pitch_px` on. They may lie outside the image.
   """
 
   start_px: int
@@ -138,7 +137,7 @@ class Field(NamedTuple):
 
 
 def receptive_fields(stride: int, *, padding: int = 0) -> dict[str, Field]:
-  """Returns what the outputs of conv1 .. conv5 see, by layer; pools are not padded.
+  """Returns the receptive fields of conv1 .. conv5 by layer, without padding of pools.
 
   >>> [field.size_px for field in receptive_fields(4).values()]
   [11, 51, 99, 131, 163]
@@ -158,7 +157,7 @@ def receptive_fields(stride: int, *, padding: int = 0) -> dict[str, Field]:
 
 
 def check_input_size(size_px: int, stride: int, *, padding: int = 0) -> None:
-  """Raises CfnError where an image of this side leaves nothing after the three poolings."""
+  """Raises CfnError if nothing of an image of this side is left after the three poolings."""
   sides = map_sides(size_px, stride, padding=padding)
   if sides['pool5'] < 1:
     listed = ', '.join(f'{name} {side}' for name, side in sides.items())

@@ -1,7 +1,7 @@
-"""How pixels become what the first convolution sees: a record that travels with the weights.
+"""The input record, which travels with the weights: how pixels are prepared for conv1.
 
-uint8 RGB images, or tiles -> (here) -> float32 -> the network. On arrays of NumPy and of JAX alike;
-JAX is imported only for its own arrays.
+uint8 RGB images, or tiles -> (here) -> float32 -> the network. It accepts NumPy and JAX arrays, and
+imports JAX only for its own.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ FLAT = 1e-6  # a variance below this is the rounding of a flat image
 
 
 class InputError(CfnError):
-  """A record that no input can have, or images that it cannot prepare."""
+  """An impossible record, or images that it cannot prepare."""
 
 
 @dataclasses.dataclass(frozen=True)
 class InputRecord:
-  """How an image must be prepared for the first convolution.
+  """The preparation of an image for the first convolution.
 
   With `normalization` '' a pixel p of 0..255 becomes (p - mean) * scale. With another value each
-  image (of a CFN: each tile) is normalised by its own figures and multiplied by `scale`; `mean` and
-  `std` then say which fixed figures stand in for its own ones.
+  image (of a CFN: each tile) is normalised by its own figures and multiplied by `scale`. Then
+  `mean` and `std` are the fixed figures that can replace its own.
 
   Attributes:
     channels: 'rgb' or 'bgr', the order that the network wants.
@@ -37,8 +37,7 @@ class InputRecord:
     scale: of each channel, in that order.
     normalization: '' (fixed), 'tile' (mean and std over pixels and channels), 'channel' (of each
       channel) or 'mean' (mean of each channel, the fixed std).
-    std: stands in for an image's own standard deviation, 0..255; not used where
-      `normalization` is ''.
+    std: replaces an image's own standard deviation, 0..255; unused if `normalization` is ''.
   """
 
   channels: str
@@ -63,8 +62,8 @@ class InputRecord:
   def prepare(self, images: Any) -> Any:
     """Prepares uint8 RGB `[..., H, W, 3]`, to float32 of the same shape in the wanted order.
 
-    An image (a tile) without any contrast becomes zeros where it is normalised by its own figures.
-    A NumPy array is computed in float64 and stays NumPy's; a JAX array stays JAX's.
+    An image (a tile) without contrast becomes zeros if it is normalised by its own figures. A NumPy
+    array is computed in float64 and stays NumPy's. A JAX array stays JAX's.
 
     Raises:
       InputError: the images are not uint8 with three channels.
@@ -95,10 +94,10 @@ class InputRecord:
     return xp.where(flat, 0, x * rsqrt(xp.where(flat, 1, variance))) * scale
 
   def fixed(self) -> 'InputRecord':
-    """Returns the fixed record that stands in for normalisation of each image by itself.
+    """Returns the fixed record that replaces normalisation of each image by itself.
 
-    `mean` and `std` are those of a typical tile of training, so a patch of an image arrives with
-    about the contrast that each tile had there. What is lost is that every single one had it.
+    `mean` and `std` are those of a typical tile of training. So a typical part of an image has
+    about the contrast of a tile; in training every single tile had it.
     """
     if not self.normalization:
       return self
@@ -106,7 +105,7 @@ class InputRecord:
     return InputRecord(self.channels, self.mean, (red, green, blue))
 
   def contrast(self) -> float:
-    """Returns about the standard deviation of the input, of photographs prepared so."""
+    """Returns the approximate standard deviation of the prepared input, for photographs."""
     return float(np.mean(self.scale)) * (1 if self.normalization else PIXEL_STD)
 
   def to_json(self) -> dict[str, Any]:
@@ -119,7 +118,7 @@ def from_json(values: Mapping[str, Any]) -> InputRecord:
   """Reads what `InputRecord.to_json` returned.
 
   Raises:
-    InputError: a field is missing or not of its type.
+    InputError: a field is missing or has another type.
   """
   try:
     mean, scale = (tuple(float(x) for x in values[name]) for name in ('mean', 'scale'))
@@ -138,7 +137,7 @@ def from_json(values: Mapping[str, Any]) -> InputRecord:
 
 
 _IMAGENET_STD = (0.229 * 255, 0.224 * 255, 0.225 * 255)
-# What `--input` names. `unit`: the mean and standard deviation of pixels of photographs.
+# The values of `--input`. `unit`: the mean and standard deviation of pixels of photographs.
 RECORDS = {
   'unit': InputRecord('rgb', (123.0, 117.0, 104.0), (1 / PIXEL_STD,) * 3),
   'caffe': InputRecord('bgr', (104.0, 117.0, 123.0), (1.0, 1.0, 1.0)),

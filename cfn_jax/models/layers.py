@@ -1,9 +1,8 @@
-"""AlexNet's and the CFN's layers, and which form of each a platform runs.
+"""AlexNet's and the CFN's layers, and the form of each that a platform runs.
 
-Everything that depends on the platform is chosen here and nowhere else, by the platform that a
-program is compiled for, which need not be the one that compiles it. Each form equals the plain one
-of `lax` in values and gradients. Layouts are Flax's: images `[B, H, W, C]`, kernels
-`[kh, kw, in / groups, out]`.
+Only this module depends on the platform: the one that a program is compiled for, not the one that
+compiles it. Each form equals the plain one of `lax` in values and gradients. Layouts are Flax's:
+images `[B, H, W, C]`, kernels `[kh, kw, in / groups, out]`.
 """
 
 import functools
@@ -20,7 +19,7 @@ Array = jax.Array
 Convolve = Callable[[Array, Array, int, int], Array]
 Pool = Callable[[Array, int, int, int], Array]
 
-# What each platform runs, and why; docs/performance.md has the measurements.
+# The forms of each platform, and why; docs/performance.md has the measurements.
 #
 # CPU, convolution. Few input channels (conv1): strips of three outputs; 315 ms with the pooling
 #   that follows, against 397 for blocks of 2 x 2 outputs. A map no larger than the kernel: one
@@ -71,7 +70,7 @@ def choose_on_cpu(shape: tuple[int, ...], kernel: tuple[int, ...]) -> Convolve:
 
 
 def max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) -> Array:
-  """Takes Caffe's maximum over windows: `[B, H, W, C]` to `[B, oh, ow, C]`, sizes rounded up.
+  """Computes Caffe's maximum over windows: `[B, H, W, C]` to `[B, oh, ow, C]`, sizes rounded up.
 
   `padding` is on all four sides; windows are clipped to the map, so it adds no value. A window's
   gradient goes to its first maximum in reading order.
@@ -97,11 +96,11 @@ def max_pool(x: Array, *, window: int = 3, stride: int = 2, padding: int = 0) ->
 
 
 def pool_biased(maps: Array, bias: Array, *, padding: int = 0) -> Array:
-  """Adds a bias to maps `[B, H, W, C]`, cuts off at zero and takes the maximum, in some order.
+  """Adds a bias to maps `[B, H, W, C]`, applies ReLU and max pooling, in a suitable order.
 
-  A maximum commutes with both: the cut comes last, on a quarter of the values, and on accelerators
-  the bias too. Values are equal in every order. Where rounding makes equal what was not, the
-  gradient of the CPU's order goes to the first; in bfloat16, where that is common, it has the
+  A maximum commutes with both. ReLU comes last, on a quarter of the values, and on accelerators so
+  does the bias. Values are the same in every order. If rounding makes two values equal, the
+  gradient of the CPU's order goes to the first. In bfloat16, where that is common, the CPU uses the
   accelerators' order.
   """
 
@@ -116,17 +115,17 @@ def pool_biased(maps: Array, bias: Array, *, padding: int = 0) -> Array:
 
 
 def roi_max_pool(maps: Array, rois: Array, *, scale: float, size: int) -> Array:
-  """Takes the maxima of Fast R-CNN's regions: `[L, h, w, C]` and `[R, 5]` to `[R, n, n, C]`.
+  """Computes the maxima of Fast R-CNN's regions: `[L, h, w, C]` and `[R, 5]` to `[R, n, n, C]`.
 
-  The form is the same on all platforms: without a gradient the maximum alone, with one its place
-  too, in a hundredth of the memory that differentiating the plain rule takes. A bin's gradient goes
-  to its first maximum in reading order. See roi_pooling.py for Caffe's rules; bins are computed in
-  integers, which for grids of 2, 3, 5 and 6 equals Caffe's floats.
+  All platforms use the same form. With a gradient it keeps the place of each maximum, in a
+  hundredth of the memory that differentiating the plain rule needs. A bin's gradient goes to its
+  first maximum in reading order. See roi_pooling.py for Caffe's rules. Bins are computed in
+  integers, which equals Caffe's floats for grids of 2, 3, 5 and 6.
 
   Args:
-    rois: which map, and x1, y1, x2, y2 in pixels of the images, ends included.
-    scale: cells of the map a pixel.
-    size: n, bins a side.
+    rois: the number of the map, and x1, y1, x2, y2 in pixels of the images, ends included.
+    scale: cells of the map per pixel.
+    size: n, the bins per side.
   """
   return roi_pooling.pool(maps, rois, scale, size)
 
@@ -162,7 +161,7 @@ def upsample_bilinear(
     sides: H and W.
     stride: pixels between two cells.
     kernel_px: side of the kernel, 2 * stride - 1 or 2 * stride.
-    crop_px: what is cut off at the top and at the left.
+    crop_px: pixels cut off at the top and at the left.
   """
 
   def run(form: Callable[..., Array], x: Array) -> Array:
@@ -176,7 +175,7 @@ def upsample_bilinear(
 
 @jax.custom_vjp
 def relu(x: Array) -> Array:
-  """Cuts off at zero; the backward pass needs the result alone."""
+  """Cuts `[...]` off at zero; the backward pass needs only the result."""
   return _cut(x)[0]
 
 
@@ -219,7 +218,7 @@ def _by_platform(
   tpu: Callable[..., Array],
   gpu: Callable[..., Array],
 ) -> Array:
-  """Runs the form of the platform that the program is compiled for; others run the GPU's."""
+  """Runs the form of the platform that the program is compiled for; the GPU's on unknown ones."""
   y: Array = lax.platform_dependent(*operands, cpu=cpu, tpu=tpu, default=gpu)
   return y
 
@@ -252,8 +251,8 @@ class Dense(nn.Module):
   """A fully connected layer. Parameters: `kernel` `[in, features]`, `bias`.
 
   Attributes:
-    kernel_px: it slides over maps `[B, h, w, C]` with a window of this side, whose values, row by
-      row, are what it sees; 1: it sees the last axis alone.
+    kernel_px: side of the window that slides over maps `[B, h, w, C]`; the layer sees its values
+      row by row. 1: the layer sees the last axis alone.
   """
 
   features: int

@@ -27,14 +27,14 @@ def reference(x: Array, window: int, stride: int, padding: int) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def by_place(x: Array, window: int, stride: int, padding: int) -> Array:
-  """Takes the maximum over strided slices, and keeps its place in the window, a byte."""
+  """Computes the maximum over strided slices; keeps its place in the window, a byte."""
   return _find(x, window, stride, padding)[0]
 
 
 def _find(
   x: Array, window: int, stride: int, padding: int
 ) -> tuple[Array, tuple[Array, tuple[int, ...]]]:
-  """Returns the maxima; their places, uint8, and the shape of `x`."""
+  """Returns the maxima, their places uint8, and the shape of `x`."""
   padded = jnp.pad(x, _pad(x.shape, window, stride, padding), constant_values=-jnp.inf)
   height, width = ((side - window) // stride + 1 for side in padded.shape[1:3])
 
@@ -69,7 +69,7 @@ by_place.defvjp(_find, _spread)
 
 
 def _find_first(values: Sequence[Array]) -> tuple[Array, Array]:
-  """Returns the largest of some arrays, value by value, and the first that holds it, uint8."""
+  """Returns the largest of some arrays, value by value, and the first that has it, uint8."""
   best, place = values[0], jnp.zeros(values[0].shape, jnp.uint8)
   for number, value in enumerate(values[1:], 1):
     place = jnp.where(value > best, jnp.uint8(number), place)
@@ -78,7 +78,7 @@ def _find_first(values: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def _pad(shape: tuple[int, ...], window: int, stride: int, padding: int) -> list[tuple[int, int]]:
-  """Returns the pads of each axis: further on the right, so that sizes round up."""
+  """Returns the padding of each axis, larger at the end so that sizes round up."""
   pads = []
   for size in shape[1:3]:
     out = figures.pooled_size(size, window=window, stride=stride, padding=padding)
@@ -87,7 +87,7 @@ def _pad(shape: tuple[int, ...], window: int, stride: int, padding: int) -> list
 
 
 def by_axes(x: Array, window: int, stride: int, padding: int) -> Array:
-  """Takes the maximum along rows, then along columns, each as `by_place` does."""
+  """Computes the maximum along rows, then along columns, each like `by_place`."""
   return _pool_axis(_pool_axis(x, 2, window, stride, padding), 1, window, stride, padding)
 
 
@@ -99,7 +99,7 @@ def _pool_axis(x: Array, axis: int, window: int, stride: int, padding: int) -> A
 def _find_along(
   x: Array, axis: int, window: int, stride: int, padding: int
 ) -> tuple[Array, tuple[Array, int]]:
-  """Returns the maxima; their places, uint8, and the size of the axis."""
+  """Returns the maxima, their places uint8, and the size of the axis."""
   pads = [
     pad if i == axis else (0, 0) for i, pad in enumerate(_pad(x.shape, window, stride, padding))
   ]

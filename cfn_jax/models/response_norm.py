@@ -16,13 +16,13 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-  """How it is computed.
+  """A way of computing it.
 
   Attributes:
-    by_band: sums over channels are products with a band of ones, whose factors have the type of the
-      network; else sums of shifted maps.
-    again: the backward pass computes the scale anew each time that it is used, from the values;
-      barriers keep the compiler from passing it on through memory, in float32.
+    by_band: sums over channels are products with a band of ones in the dtype of the network; else
+      sums of shifted maps.
+    again: the backward pass recomputes the scale from the values for each use. Barriers keep the
+      compiler from storing it in float32.
   """
 
   by_band: bool = False
@@ -84,13 +84,13 @@ def _sum_channels(x: Array, window: int, dtype: jnp.dtype, form: Form) -> Array:
   """Sums float32 `[..., C]` over `window` neighbouring channels, zero padded, in float32.
 
   Args:
-    dtype: of the network; a band in bfloat16 rounds the summands.
+    dtype: that of the network; a band in bfloat16 rounds the summands.
   """
   channels, half = x.shape[-1], window // 2
   if form.by_band:
     offsets = np.arange(channels)[:, None] - np.arange(channels)  # [in, out]
     band = jnp.asarray((offsets >= -half) & (offsets < window - half), dtype)
-    # A TPU multiplies float32 in bfloat16 unless it is asked not to.
+    # By default a TPU multiplies float32 in bfloat16.
     exact = lax.Precision.HIGHEST if dtype == jnp.float32 else None
     return jnp.matmul(x.astype(dtype), band, precision=exact, preferred_element_type=jnp.float32)
   padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, window - 1 - half)])

@@ -1,11 +1,11 @@
 """Forms of Fast R-CNN's pooling of regions: each becomes a grid of maxima, without interpolation.
 
 Source: `roi_pooling_layer.cpp` of caffe-fast-rcnn. A region's ends are rounded to cells of the map,
-half away from zero; bin i of n covers cells floor(i * size / n) to ceil((i + 1) * size / n) - 1 of
-it, cut off at the map's ends; a bin without a cell is 0. layers.py has the function to call.
+half away from zero. Bin i of n covers its cells floor(i * size / n) to ceil((i + 1) * size / n) -
+1, cut at the map's ends. A bin without a cell is 0. layers.py has the function to call.
 
-The maximum over any run of cells is that of two runs whose lengths are powers of 2, so those are
-computed once for a map, and a bin takes a few values whatever its size.
+The maximum over any run of cells is that of two runs whose lengths are powers of 2. These are
+computed once per map, so a bin reads a few values whatever its size.
 """
 
 import functools
@@ -16,23 +16,23 @@ import jax.numpy as jnp
 from jax import lax
 
 Array = jax.Array
-_TOGETHER = 512  # regions that are pooled at once
+_TOGETHER = 512  # number of regions that are pooled at once
 
 
 class _Runs(NamedTuple):
   """The n bins of each region along one axis, int32 `[R, n]`."""
 
   first: Array  # the cell at which a bin begins
-  stop: Array  # the cell after its last one; at `first` or before: the bin has none
-  level: Array  # the binary logarithm, rounded down, of its length
+  stop: Array  # the cell after its last one; at most `first` for an empty bin
+  level: Array  # the binary logarithm of its length, rounded down
 
   def ends(self) -> tuple[Array, Array]:
-    """Returns where the two runs of length 2 ** level begin that cover a bin."""
+    """Returns the beginnings of the two runs of length 2 ** level that cover a bin."""
     return self.first, jnp.maximum(0, self.stop - (1 << self.level))
 
 
 def _find_bins(rois: Array, sides: tuple[int, ...], scale: float, size: int) -> tuple[_Runs, _Runs]:
-  """Returns which rows and which columns of a map of `sides` the bins cover."""
+  """Returns the rows and columns of a map of `sides` that the bins cover."""
   ends = rois[:, 1:] * scale
   cells = jnp.trunc(ends + jnp.copysign(0.5, ends)).astype(jnp.int32)[..., None]  # x1, y1, x2, y2
   bins = jnp.arange(size)
@@ -48,7 +48,7 @@ def _find_bins(rois: Array, sides: tuple[int, ...], scale: float, size: int) -> 
 
 
 def _is_empty(rows: _Runs, columns: _Runs) -> Array:
-  """Returns which bins have no cell, bool `[R, n, n, 1]`."""
+  """Returns the bins without a cell, bool `[R, n, n, 1]`."""
   empty = (rows.stop <= rows.first)[:, :, None] | (columns.stop <= columns.first)[:, None]
   return empty[..., None]
 
@@ -71,9 +71,9 @@ def _maxima(maps: Array, axis: int) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def pool(maps: Array, rois: Array, scale: float, size: int) -> Array:
-  """Pools without what a gradient needs; see `layers.roi_max_pool`.
+  """Pools without the places that a gradient needs; see `layers.roi_max_pool`.
 
-  It takes some 36 times the memory of a map of 38 x 63.
+  It needs about 36 times the memory of a map of 38 x 63.
   """
   height, width, channels = maps.shape[1:]
   rows, columns = _find_bins(rois, (height, width), scale, size)
@@ -91,7 +91,7 @@ def pool(maps: Array, rois: Array, scale: float, size: int) -> Array:
     ]
     return jnp.where(empty, 0, functools.reduce(jnp.maximum, found))
 
-  # A loop, since XLA would find the place of each value anew where the next layer sees them flat.
+  # A loop, since XLA would recompute the place of each value if the next layer sees them flat.
   regions = (rois[:, 0].astype(jnp.int32), rows, columns, _is_empty(rows, columns))
   return lax.map(one, regions, batch_size=_TOGETHER)
 
@@ -99,10 +99,10 @@ def pool(maps: Array, rois: Array, scale: float, size: int) -> Array:
 def _find(
   maps: Array, rois: Array, scale: float, size: int
 ) -> tuple[Array, tuple[Array, Array, tuple[int, ...]]]:
-  """Returns the maxima; the place of each in its map, and what else `_spread` needs.
+  """Returns the maxima, the place of each in its map, and whatever else `_spread` needs.
 
-  Down the rows it keeps the first row of each maximum; of equal values along a row of those, the
-  one that comes first in reading order counts.
+  It keeps the first row of each maximum down the rows. Of equal values along such a row, the first
+  in reading order counts.
   """
   height, width = maps.shape[1:3]
   rows, columns = _find_bins(rois, (height, width), scale, size)
@@ -113,7 +113,7 @@ def _find(
     image, level, high, low, start, stop = each
     upper, lower = values[level, image, high], values[level, image, low]  # [n, w, C]
     row = jnp.where(upper >= lower, firsts[level, image, high], firsts[level, image, low])
-    # The barrier keeps them from being computed again for each column of bins.
+    # The barrier avoids recomputing them for each column of bins.
     tall, row = lax.optimization_barrier((jnp.maximum(upper, lower), row))
     across = jnp.arange(width)
     covered = ((across >= start[:, None]) & (across < stop[:, None]))[None, :, :, None]
@@ -130,7 +130,7 @@ def _find(
 
 
 def _first_maxima(maps: Array) -> tuple[Array, Array]:
-  """Returns `_maxima` down the rows, and the first row that holds each."""
+  """Returns `_maxima` down the rows, and the first row of each."""
   height = maps.shape[1]
   number = jnp.arange(height, dtype=jnp.uint8 if height <= 256 else jnp.int32)
   values, rows = [maps], [jnp.broadcast_to(number[:, None, None], maps.shape)]
@@ -148,7 +148,7 @@ def _first_maxima(maps: Array) -> tuple[Array, Array]:
 def _spread(
   scale: float, size: int, saved: tuple[Array, Array, tuple[int, ...]], gradient: Array
 ) -> tuple[Array, None]:
-  """Adds each gradient to the one value that was the maximum."""
+  """Adds each gradient to the value that was the maximum."""
   place, image, (count, height, width, channels) = saved
   flat = jnp.zeros((count, height * width, channels), gradient.dtype)
   where = image[:, :, None, None], place, jnp.arange(channels)

@@ -16,13 +16,13 @@ Array = jax.Array
 
 
 class Trunk(nn.Module):
-  """Images `[B, H, W, C]`, prepared, to pool5 flattened, `[B, h * w * features]`.
+  """Prepared images `[B, H, W, C]` to pool5, flattened: `[B, h * w * features]`.
 
   Attributes:
     order: `caffenet` (pool, then LRN) or `alexnet` (LRN, then pool).
-    init_name: how layers start, see `figures.Initial`; those of the head too.
+    init_name: initial values of layers, see `figures.Initial`; those of the head too.
     stride, padding: conv1's.
-    width: channels of conv1 .. conv5, times this.
+    width: factor of the channels of conv1 .. conv5.
     groups: of conv1 .. conv5.
     pool_padding: of pool1 and pool2.
     dtype: of the computation.
@@ -68,8 +68,8 @@ class Trunk(nn.Module):
     `[B, h, w, features]`.
 
     Args:
-      extents: int32 `[B, 2]`, the height and width of each image, which lies at the top left of a
-        larger canvas of zeros. Maps are then those of the image alone, with zeros beyond.
+      extents: int32 `[B, 2]`: the height and width of each image, at the top left of a larger
+        canvas of zeros. Maps are then those of the image alone, with zeros beyond.
     """
     stages: dict[str, Array] = {}
     x, pooled = images, extents
@@ -93,12 +93,12 @@ class Trunk(nn.Module):
     return stages
 
   def describe(self) -> dict[str, Any]:
-    """Returns what a checkpoint says of the trunk that its parameters do not, as plain values."""
+    """Returns the facts about the trunk that its parameters do not show, as plain values."""
     return {'order': self.order, 'stride': self.stride, 'padding': self.padding}
 
   @property
   def initial(self) -> figures.Initial:
-    """How layers start."""
+    """Returns the initial values of layers."""
     return figures.Initial(self.init_name, self.order)
 
 
@@ -107,7 +107,7 @@ def _convolve(
 ) -> tuple[Array, Array, Array | None]:
   """Returns the maps without their bias, the bias, and the sides of the maps of each image.
 
-  What lies beyond an image is so low that no maximum is there and the ReLU makes zeros of it.
+  Values beyond an image are so low that no maximum is there and ReLU turns them into zeros.
   """
   maps, bias = convolution(x)
   if extents is None:
@@ -126,7 +126,7 @@ def _pool_sides(sides: Array | None, padding: int = 0) -> Array | None:
 
 
 def cut(maps: Array, sides: Array | None, fill: float = 0.0) -> Array:
-  """Fills what lies beyond each image in maps `[B, h, w, C]`; sides are int32 `[B, 2]`."""
+  """Fills the places beyond each image in maps `[B, h, w, C]`; sides are int32 `[B, 2]`."""
   if sides is None:
     return maps
   row, column = (jnp.arange(count) < side[:, None] for count, side in zip(maps.shape[1:3], sides.T))
@@ -137,7 +137,7 @@ def cut(maps: Array, sides: Array | None, fill: float = 0.0) -> Array:
 def dense(
   trunk: Trunk, layer: str, features: int, dtype: Any = None, *, kernel_px: int = 1
 ) -> layers.Dense:
-  """Builds a fully connected layer of a head, which starts as the layers of its trunk do."""
+  """Builds a fully connected layer of a head, with the initial values of its trunk."""
   return layers.Dense(
     features,
     dtype=trunk.dtype if dtype is None else dtype,

@@ -1,4 +1,4 @@
-"""Data parallelism: batches are split over all devices of all hosts, the state is on each."""
+"""Data parallelism: batches are sharded over all devices of all hosts, which all hold the state."""
 
 import collections
 import contextlib
@@ -17,22 +17,22 @@ from cfn_jax.errors import CfnError
 
 PRECISIONS = ('default', 'tensorfloat32', 'float32')  # default: the backend's own choice
 EXTRAS = {'cuda': 'cuda12', 'gpu': 'cuda12', 'tpu': 'tpu'}  # of the package, by platform
-AHEAD = 2  # batches on their way to the devices while a step runs
+AHEAD = 2  # batches in transfer to the devices while a step runs
 
 
 class BatchError(CfnError):
-  """Devices that are not there, or a batch that they cannot share equally."""
+  """Missing devices, or a batch that they cannot share equally."""
 
 
 class PlatformError(CfnError):
-  """A kind of device that is asked for and not there."""
+  """A requested kind of device that is missing."""
 
 
 class OutOfMemoryError(CfnError):
-  """A device has too little memory for a step or an evaluation; what would need less."""
+  """A device has too little memory for a step or an evaluation; with settings that need less."""
 
 
-# Fields of a config that take less memory, and how.
+# Fields of a config that reduce memory, and how.
 LESS_MEMORY = {
   'batch_size': 'smaller',
   'eval_batch_size': 'smaller',
@@ -44,10 +44,10 @@ LESS_MEMORY = {
 
 @contextlib.contextmanager
 def explain_memory(fields: Mapping[str, Any]) -> Iterator[None]:
-  """Names the ways out where a device runs out of memory; `fields` are those of the config.
+  """Adds the remedies when a device runs out of memory; `fields` are those of the config.
 
   Raises:
-    OutOfMemoryError: in the place of the runtime's own.
+    OutOfMemoryError: in place of the runtime's own error.
   """
   try:
     yield
@@ -67,8 +67,8 @@ def check_platform() -> None:
   """Starts the devices.
 
   Raises:
-    PlatformError: the environment asks for others than there are; which are, and what to install.
-      Or it asks for 64 bits, which no run's record says.
+    PlatformError: the environment asks for missing devices; with those that exist, and what to
+      install. Or it asks for 64 bits, which no run records.
   """
   if jax.config.values['jax_enable_x64']:
     given = os.environ.get('JAX_ENABLE_X64', '')
@@ -76,16 +76,16 @@ def check_platform() -> None:
   try:
     jax.devices()
     return
-  except (RuntimeError, AssertionError) as error:  # a bare assertion where the plugin is missing
+  except (RuntimeError, AssertionError) as error:  # a bare assertion if the plugin is missing
     reason = (str(error) or 'it is not installed').splitlines()[0].partition(' (set JAX')[0]
   flag = 'jax_platforms'
   if reason.startswith('Unknown backend') and jax.config.values['jax_platform_name']:
-    flag = 'jax_platform_name'  # chooses among those that are started
+    flag = 'jax_platform_name'  # chooses among the started ones
   asked, variable = jax.config.values[flag] or '', flag.upper()
   jax.config.update(flag, None)
   try:
     there = ', '.join(jax.extend.backend.backends())
-  except (RuntimeError, AssertionError):  # no choice of platforms is at fault
+  except (RuntimeError, AssertionError):  # the choice of platforms is not the cause
     given = ', '.join(
       f"{name}='{value}'" for name, value in os.environ.items() if name[:4] == 'JAX_'
     )
@@ -101,7 +101,7 @@ def check_platform() -> None:
 
 
 def make_mesh(count: int = 0) -> Mesh:
-  """Makes a mesh with one axis, `data`, of that many devices; 0: all of all hosts.
+  """Makes a mesh with one axis, `data`, of `count` devices; 0: all of all hosts.
 
   Raises:
     BatchError: there are fewer, or several hosts are to share fewer than all.
@@ -115,29 +115,29 @@ def make_mesh(count: int = 0) -> Mesh:
 
 
 def make_mesh_of(chosen: Sequence[jax.Device]) -> Mesh:
-  """Makes a mesh of devices, which need not be here."""
+  """Makes a mesh of devices, which may be absent."""
   return jax.make_mesh((len(chosen),), ('data',), axis_types=(AxisType.Auto,), devices=chosen)
 
 
 def whole(mesh: Mesh) -> NamedSharding:
-  """Where the state lies: all of it on each device."""
+  """Returns the sharding of the state: whole on each device."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def split(mesh: Mesh) -> NamedSharding:
-  """Where a batch lies: its rows shared by the devices."""
+  """Returns the sharding of a batch: its rows are split over the devices."""
   return NamedSharding(mesh, PartitionSpec('data'))
 
 
 def describe(tree: Any, sharding: NamedSharding) -> Any:
-  """Returns arrays as shapes that lie somewhere, to compile for."""
+  """Returns arrays as shapes with shardings, to compile for."""
   return jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding), tree
   )
 
 
 def set_precision(name: str) -> None:
-  """Chooses how float32 products are computed; see `PRECISIONS`.
+  """Sets the precision of float32 products; see `PRECISIONS`.
 
   Raises:
     CfnError: another name.
@@ -148,7 +148,7 @@ def set_precision(name: str) -> None:
 
 
 def check_batch(batch_size: int, devices: int, *, field: str, parts: int = 1) -> None:
-  """Raises BatchError where a batch, or each of its parts, cannot be split over the devices."""
+  """Raises BatchError if a batch, or each of its parts, cannot be split over the devices."""
   if parts < 1:
     raise BatchError(f'accumulate_steps = {parts}: at least 1')
   unit = devices * parts
@@ -167,14 +167,14 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 class InFlight:
-  """Keeps the host from running far ahead of the devices, whose memory its batches would fill."""
+  """Keeps the host from running far ahead of the devices and filling their memory with batches."""
 
   def __init__(self, steps: int = 2) -> None:
     self._steps = steps
     self._reports: collections.deque[Any] = collections.deque()
 
   def __call__(self, report: Any) -> None:
-    """Takes a step's result, and waits for that of `steps` steps before."""
+    """Accepts a step's result, and waits for the result of `steps` steps before."""
     self._reports.append(report)
     if len(self._reports) > self._steps:
       jax.block_until_ready(self._reports.popleft())

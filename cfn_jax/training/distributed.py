@@ -1,7 +1,7 @@
-"""Several hosts that train one network, joined by JAX's own runtime (`jax.distributed`).
+"""Several hosts that train one network, joined by JAX's runtime (`jax.distributed`).
 
 Each host is a process that drives its own devices; `training/devices.py` then sees those of all.
-When a process dies the others cannot continue: they say which one, and end.
+When a process dies, the others cannot continue: they name it and end.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from cfn_jax.training import lock, stopping
 
 MODES = ('off', 'auto', 'explicit')
 LOST_PEER = 3  # exit code
-JOIN_SECONDS = 300.0  # as the runtime waits for the processes
+JOIN_SECONDS = 300.0  # the runtime waits that long for the processes
 _NAME_BYTES = 128
 
 
 class DistributedError(CfnError):
-  """Settings with which no processes can find each other."""
+  """Settings that keep processes from finding each other."""
 
 
 def check(
   mode: str, *, coordinator: str, num_processes: int, process_id: int, heartbeat_s: int
 ) -> None:
-  """Raises DistributedError for settings that cannot work, before anything is started."""
+  """Raises DistributedError for settings that cannot work, before anything starts."""
   if mode not in MODES:
     raise DistributedError(f"distributed.mode = '{mode}' is unknown: one of {', '.join(MODES)}")
   if heartbeat_s < 1:
@@ -61,19 +61,18 @@ def check(
 def start(
   mode: str, *, coordinator: str, num_processes: int, process_id: int, heartbeat_s: int
 ) -> None:
-  """Joins the processes; before the first use of any device.
+  """Joins the processes; call it before the first use of any device.
 
   Args:
-    mode: 'off'; 'auto': what Slurm, a TPU pod, Kubernetes or Open MPI tell JAX; 'explicit': the
-      next three.
+    mode: 'off'; 'auto': as Slurm, a TPU pod, Kubernetes or Open MPI state; 'explicit': the next
+      three arguments.
     coordinator: `HOST:PORT` of process 0.
-    num_processes: how many there are.
-    process_id: which one this is, from 0.
+    num_processes: their number.
+    process_id: the number of this one, from 0.
     heartbeat_s: seconds of silence after which a process counts as dead.
 
   Raises:
-    DistributedError: settings that cannot work; no cluster that 'auto' knows; the others cannot
-      be reached.
+    DistributedError: settings cannot work; 'auto' finds no cluster; the others cannot be reached.
   """
   check(
     mode,
@@ -105,10 +104,10 @@ def start(
 
 
 def _meet(coordinator: str, num_processes: int, process_id: int) -> None:
-  """Sees that process 0 can listen and the others reach it, for at most `JOIN_SECONDS`.
+  """Checks that process 0 can listen and the others reach it, for at most `JOIN_SECONDS`.
 
-  The runtime crashes where its port is taken, and aborts where nobody answers: not every such
-  failure is an exception.
+  The runtime crashes if its port is taken, and aborts if nobody answers; not every such failure is
+  an exception.
   """
   who = f'process {process_id} of {num_processes}'
   host, _, port = coordinator.rpartition(':')
@@ -144,7 +143,7 @@ def _not_joined(who: str, coordinator: str, error: Exception) -> DistributedErro
 
 
 def name_processes() -> list[str]:
-  """Returns the host and process id of every process, by their number; all call it together."""
+  """Returns the host and process id of every process, by number; all call it together."""
   name = f'{socket.gethostname()}, pid {os.getpid()}'.encode()[:_NAME_BYTES]
   if jax.process_count() == 1:
     return [name.decode()]
@@ -170,11 +169,11 @@ def hold_workdir(workdir: pathlib.Path, say: Callable[[str], None]) -> Iterator[
 
 @contextlib.contextmanager
 def watch_peers(heartbeat_s: int) -> Iterator[None]:
-  """Ends this process at once where the run fails, on this host or on another.
+  """Ends this process at once if the run fails, on this host or on another.
 
-  The runtime's own way out waits for the others, who may wait for this one. A failed collective
-  means that a process is gone: it is named. With more than two, the runtime's service finds out
-  which one it was, within `heartbeat_s`, and logs it; where process 0 dies, it ends the others.
+  The runtime's own shutdown waits for the others, which may wait for this one. A failed collective
+  means that a process died: it is named. With more than two processes, the runtime's service finds
+  the dead one within `heartbeat_s` and logs it. If process 0 dies, the service ends the others.
   """
   if jax.process_count() == 1:
     yield
@@ -182,12 +181,12 @@ def watch_peers(heartbeat_s: int) -> Iterator[None]:
   names, mine = name_processes(), jax.process_index()
   if mine:
     terminal.say(f'process {mine} ({names[mine]}); process 0 is the leader ({names[0]})')
-  else:  # where a save waits for a lost one, the runtime ends this process and tells its number
+  else:  # if a save waits for a lost one, the runtime ends this process with its number
     listed = ', '.join(f'{number} ({name})' for number, name in enumerate(names))
     terminal.say(f'processes {listed}')
   others = ' or '.join(f'process {i} ({name})' for i, name in enumerate(names) if i != mine)
   try:
-    with terminal.short_errors():  # here, so that what follows is said after the error
+    with terminal.short_errors():  # here, so that the following lines come after the error
       yield
   except jax.errors.JaxRuntimeError as error:
     _say(
@@ -195,14 +194,14 @@ def watch_peers(heartbeat_s: int) -> Iterator[None]:
       'same commands continue from the last checkpoint'
     )
     if len(names) > 2:
-      time.sleep(heartbeat_s + 1)  # the service names the process, and ends this one
+      time.sleep(heartbeat_s + 1)  # the service names the process and ends this one
     os._exit(LOST_PEER)
   except SystemExit as stopped:
     if not stopped.code:
       raise
     _say(f'process {mine} ({names[mine]}) ends; unless it is its own fault, it lost {others}')
     os._exit(stopped.code if isinstance(stopped.code, int) else 1)
-  except stopping.Stopped:  # agreed by all
+  except stopping.Stopped:  # all agreed
     raise
   except Exception:
     _say(*traceback.format_exc().splitlines())

@@ -1,4 +1,4 @@
-"""What a run may not change between two starts: compared with what its checkpoint was made with."""
+"""Compares a run with its checkpoint: what may not change between two starts."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from cfn_jax.training.step_folders import CheckpointError
 
 
 def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-  """Says which fields of a config differ from those that a step was made with."""
+  """Returns the fields of a config that differ from those of a saved step, in words."""
   changed = _compare(meta['config'], config)
   return f' (changed: {"; ".join(changed)})' if changed else ''
 
@@ -17,14 +17,14 @@ def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 def check_fingerprint(
   saved: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str, init_from: bool = False
 ) -> None:
-  """Refuses to continue a run with something else than what it began with.
+  """Refuses to resume a run with another fingerprint.
 
   Args:
-    where: the step that was saved.
-    init_from: the config has this field, which is then a way out.
+    where: the saved step.
+    init_from: the config has this field, which is then a remedy.
 
   Raises:
-    CheckpointError: names each difference with both values.
+    CheckpointError: with each difference and both values.
   """
   differences = _compare(saved, wanted)
   if differences:
@@ -38,7 +38,7 @@ def check_fingerprint(
 
 
 def _compare(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-  """Says of each field that differs from what was saved, as JSON keeps it, both values."""
+  """Returns both values, as JSON keeps them, of each field that differs from the saved one."""
   then, now = fields.flatten(saved), fields.flatten(json.loads(json.dumps(dict(wanted))))
   return [
     f'{name}: {then.get(name)!r} then, {now.get(name)!r} now'

@@ -1,4 +1,4 @@
-"""Memory of the host that XLA's CPU backend computes in."""
+"""Keeps the host's memory for XLA's CPU backend."""
 
 import ctypes
 import importlib.metadata
@@ -6,20 +6,19 @@ import importlib.util
 import os
 import platform
 
-# `mallopt` of glibc, with the values of its malloc.h
+# Parameters of glibc's `mallopt`, from its malloc.h.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 
 
 def keep_freed() -> bool:
-  """Lets the C library keep the memory that a step frees for the next one; returns whether it does.
+  """Makes the C library keep memory that a step frees; returns whether it does.
 
-  glibc hands large blocks back to the system, so that each step maps its temporary arrays anew,
-  page by page: 144,000 page faults at full width and batch 16, a seventh of the step's CPU time
+  glibc returns large blocks to the system, so each step maps its temporary arrays again, page by
+  page: 144,000 page faults at full width and batch 16, a seventh of the step's CPU time
   (docs/performance.md). The price is a larger process: 1.9 to 3 GB there instead of 1.4.
 
-  Nothing changes where an accelerator may compute, where the environment holds a `MALLOC_`
-  variable, or without glibc. Call it before JAX starts its threads: each keeps the heap that it
-  began with.
+  Nothing changes if an accelerator may compute, if the environment has a `MALLOC_` variable, or
+  without glibc. Call it before JAX starts its threads: each keeps its first heap.
   """
   if platform.libc_ver()[0] != 'glibc' or _accelerator_possible():
     return False
@@ -31,7 +30,7 @@ def keep_freed() -> bool:
 
 
 def _accelerator_possible() -> bool:
-  """Whether JAX has a plugin for an accelerator and is not told to leave it alone."""
+  """Returns whether JAX has a plugin for an accelerator that the environment does not exclude."""
   if os.environ.get('JAX_PLATFORMS') == 'cpu':
     return False
   plugins = importlib.metadata.entry_points(group='jax_plugins')

@@ -1,7 +1,7 @@
-"""What a run reports: `metrics.jsonl`, TensorBoard events, a progress bar or lines of a log.
+"""The reports of a run: `metrics.jsonl`, TensorBoard events, a progress bar or log lines.
 
-A row of metrics.jsonl belongs to one step and is written once it is whole: the training figures of
-the step, and those of an evaluation where one was due.
+A row of metrics.jsonl belongs to one step and is written when it is complete: the training figures
+of the step, and those of an evaluation if one was due.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ class Writer:
 
   Args:
     workdir: the run's folder.
-    start_step: rows after this step are cut off: they will be written again.
+    start_step: rows after this step are cut off and written again.
     num_steps: the run's last step.
-    notice: takes each row in its turn; returns a warning, or ''.
+    notice: gets each row in order; returns a warning, or ''.
     enabled: false on all hosts but the first.
   """
 
@@ -66,18 +66,18 @@ class Writer:
     if self._enabled:
       self._progress.close()
       self._board.close()
-      with contextlib.suppress(OSError):  # said already by what could not be written
+      with contextlib.suppress(OSError):  # already reported by the failed write
         self._file.close()
 
   def write(self, row: Mapping[str, Any]) -> None:
-    """Writes a whole row, which holds `step`, and flushes it."""
+    """Writes a complete row, which has `step`, and flushes it."""
     if not self._enabled:
       return
     step = int(row['step'])
     try:
       self._file.write(json.dumps({name: _finite(value) for name, value in row.items()}) + '\n')
       self._file.flush()
-      os.fsync(self._file.fileno())  # on the disk before the step's checkpoint is
+      os.fsync(self._file.fileno())  # on the disk before the step's checkpoint
     except OSError as error:
       raise OSError(f'{self.path}: step {step} could not be written: {error.strerror}') from error
     for name, value in row.items():
@@ -94,7 +94,7 @@ class Writer:
       self._progress.say(message)
 
   def begin(self, step: int) -> None:
-    """Starts the clock of the time left, once `step` is done and everything is compiled."""
+    """Starts the clock for the time left, once `step` is done and everything is compiled."""
     if self._enabled:
       self._progress.begin(step)
 
@@ -131,46 +131,46 @@ class Progress:
     terminal.say(f'step {step}/{self._num_steps}  {figures}  left {_clock(left)}')
 
   def say(self, message: str) -> None:
-    """Prints a line without tearing the bar."""
+    """Prints a line above the bar."""
     with tqdm.tqdm.external_write_mode(file=sys.stderr):
       terminal.say(message)
 
   def close(self) -> None:
-    """Leaves the bar as it stands."""
+    """Ends the bar in its current state."""
     self._bar.close()
 
 
 class Stopwatch:
-  """Measures the throughput between logged steps, leaving out what `paused` covers."""
+  """Measures the throughput between logged steps, without the time in `paused`."""
 
   def __init__(self) -> None:
     self.restart()
 
   def restart(self) -> None:
-    """Begins a new stretch."""
+    """Begins a new interval."""
     self._began = time.perf_counter()
     self._waited = 0.0
     self._steps = 0
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Leaves the time within out."""
+    """Excludes the time in its context."""
     began = time.perf_counter()
     yield
     self._began += time.perf_counter() - began
 
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
-    """Counts a step, and the time within as its wait for a batch."""
+    """Counts a step, and the time in its context as the wait for its batch."""
     began = time.perf_counter()
     yield
     self._waited += time.perf_counter() - began
     self._steps += 1
 
   def figures(self, examples: Mapping[str, int]) -> Row:
-    """Returns `<name>_per_second` for the examples of a step, and the share of time that waited.
+    """Returns `<name>_per_second` for the examples of a step, and the share of waiting time.
 
-    All are 0 for a stretch without a step: the first, which is compiled, is not counted.
+    All are 0 for an interval without a step: the first step, which is compiled, does not count.
     """
     seconds = max(time.perf_counter() - self._began, 1e-9)
     rates = {f'{name}_per_second': self._steps * n / seconds for name, n in examples.items()}
@@ -178,8 +178,8 @@ class Stopwatch:
 
 
 def report_training(sums: Mapping[str, float]) -> dict[str, float]:
-  """Turns the sums of the logged steps, `loss`, `correct` and `count`, into figures."""
-  count = sums['count'] or math.nan  # no step of the stretch was finite
+  """Returns the figures of the sums `loss`, `correct` and `count` of the logged steps."""
+  count = sums['count'] or math.nan  # no step of the interval was finite
   return {
     'train_loss': sums['loss'] / count,
     'train_accuracy': sums['correct'] / count,
@@ -190,8 +190,8 @@ def report_training(sums: Mapping[str, float]) -> dict[str, float]:
 def confidence_interval(count: float, total: float, squares: float) -> tuple[float, float]:
   """Returns the 95 % interval of a mean of values in 0..1 over independent examples.
 
-  Wilson's score interval, for as many yes-or-no examples as would vary that much: for values that
-  are 0 or 1 it is Wilson's own.
+  It is Wilson's score interval for the number of yes-or-no examples with the same variance. For
+  values that are 0 or 1 it is Wilson's own.
 
   Args:
     count, total, squares: number, sum and sum of squares of the values.
@@ -211,9 +211,9 @@ def confidence_interval(count: float, total: float, squares: float) -> tuple[flo
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
-  """Reads metrics.jsonl: every whole row, which begins with its `step`.
+  """Reads metrics.jsonl: every complete row, which begins with its `step`.
 
-  Lines that are none are skipped: the last one is torn where a run was killed while it wrote.
+  Other lines are skipped: a kill during a write leaves an incomplete last line.
   """
   rows = []
   lines = path.read_text(errors='replace').splitlines() if path.exists() else []
@@ -226,7 +226,7 @@ def read_rows(path: pathlib.Path) -> list[Row]:
 
 
 def _finite(value: Any) -> Any:
-  """JSON has no NaN: a figure that is not finite becomes text."""
+  """Replaces a figure that is not finite by text: JSON has no NaN."""
   return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

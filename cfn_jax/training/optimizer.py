@@ -1,4 +1,4 @@
-"""The solvers, as chains of optax: Caffe's SGD, optax's, AdamW. Each step's rate is handed to them.
+"""The solvers, as chains of optax: Caffe's SGD, optax's, AdamW. Each step passes its rate.
 
 Source: Caffe's `sgd_solver.cpp` and the `lr_mult` and `decay_mult` of the AlexNet prototxts.
 """
@@ -37,7 +37,9 @@ def make_schedule(
     drops = optax.exponential_decay(learning_rate, 1, decay_factor)
 
     def rate(step: Any) -> Any:
-      return drops(step // decay_steps)  # in integers: a float's floor would drop some rates late
+      return drops(
+        step // decay_steps
+      )  # in integers: a float's floor would drop some rates too late
   else:
     rate = optax.cosine_decay_schedule(learning_rate, num_steps)
   if not warmup_steps:
@@ -47,7 +49,7 @@ def make_schedule(
 
 
 def label_parameters(params: Any, *, locked: tuple[str, ...] = ()) -> Any:
-  """Labels each parameter `weight`, `bias`, or `locked` where its layer is named in `locked`."""
+  """Labels each parameter `weight`, `bias`, or `locked` if `locked` names its layer."""
 
   def label(path: tuple[Any, ...], _: Any) -> str:
     names = [entry.key for entry in path]
@@ -74,18 +76,18 @@ def make_solver(
 ) -> optax.GradientTransformationExtraArgs:
   """Builds a solver whose `update` takes the step's learning rate as `rate`.
 
-  It does not count steps for the rate, so a step that is not taken may leave it as it is.
+  It does not count steps for the rate, so a skipped step may leave it unchanged.
 
   `caffe`: g += decay * w; v = momentum * v + rate * g; w -= v. The rate is inside the velocity, so
-  that after a drop the old steps still run out at the old rate. `optax`: the rate multiplies the
-  velocity from outside. `adamw`: decay beside Adam's step, whose first average has `momentum` and
-  the second 0.999.
+  after a drop earlier gradients keep their old rate. `optax`: the rate multiplies the velocity from
+  outside. `adamw`: decay beside Adam's step, whose first average has `momentum` and the second
+  0.999.
 
   Args:
     labels: each parameter's kind: 'weight', 'bias' or 'locked'. A bias takes `bias_rate` times the
       rate and `bias_decay` times the decay (Caffe's AlexNet: 2 and 0). Locked parameters take
       neither step nor decay.
-    clip_gradients: raw gradients are first shrunk to this norm over all of them; 0: off.
+    clip_gradients: raw gradients are first scaled down to this joint norm; 0: off.
   """
   check_solver(name)
 
@@ -109,7 +111,7 @@ def make_solver(
 
 
 def _scale_by_rate(factor: float) -> optax.GradientTransformationExtraArgs:
-  """Multiplies updates by a factor and the rate that comes with the step."""
+  """Multiplies updates by a factor and the step's rate."""
 
   def update(
     updates: Any, state: optax.EmptyState, params: Any = None, *, rate: Any, **others: Any

@@ -1,41 +1,41 @@
-"""When a training loss leaves that of chance: one rule, for the warning of a run and for studies.
+"""When a training loss leaves chance: one rule, for a run's warning and for studies.
 
-A run has left chance with the first of two consecutive means of its training loss that both lie
-`MARGIN` below the loss of a guess. A mean is taken over 25 steps; a run that logs less often, or at
-other steps, has longer ones. A loss above chance, as large initial values give, has not left it.
+A run leaves chance at the first of two consecutive means of its training loss that both lie
+`MARGIN` below the loss of a guess. A mean covers 25 steps, or more in a run that logs less often or
+at other steps. A loss above chance, as with large initial values, has not left it.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-STEPS = 25  # of each mean, at least
+STEPS = 25  # the least steps of a mean
 MARGIN = 0.1 * math.log(2)  # 0.1 bit, in nats
 
 
 class Leaving:
-  """Takes logged rows in their turn, and tells when the loss has left chance.
+  """Follows logged rows in order, and reports when the loss has left chance.
 
   Args:
     chance_loss: the loss of a guess: ln N.
-    margin: how far below it a mean must lie.
+    margin: distance below it that a mean must reach.
   """
 
   def __init__(self, chance_loss: float, margin: float = MARGIN) -> None:
     self._most = chance_loss - margin
     self._before = 0  # the last logged step
-    self._steps = 0  # of the mean that is being taken
+    self._steps = 0  # of the current mean
     self._sum = 0.0
-    self._below = 0  # the step at which the mean before this one ended, if it was low enough
+    self._below = 0  # the last step of the previous mean, if it was low enough
 
   def take(self, row: Mapping[str, Any]) -> int:
-    """Returns the step at which the first of two low means ends, once the second does; else 0."""
+    """Returns the last step of the first of two low means, once the second ends; else 0."""
     step, loss = int(row['step']), row.get('train_loss')
     if loss is None:
       return 0
     count, self._before = step - self._before, step
     self._steps += count
-    # A loss that is no number is text in a row, and makes its mean none.
+    # A loss that is not finite is text in a row, and its mean does not count.
     self._sum += count * loss if isinstance(loss, int | float) else math.nan
     if self._steps < STEPS:
       return 0
@@ -47,7 +47,7 @@ class Leaving:
 
 
 def find_left(rows: Iterable[Mapping[str, Any]], chance_loss: float, margin: float = MARGIN) -> int:
-  """Returns the step at which a run left chance, see `Leaving`; 0 where it has not.
+  """Returns the step at which a run left chance, see `Leaving`; 0 if it has not.
 
   >>> losses = (7.3, 2.1, 2.0, 1.9)
   >>> find_left([{'step': 25 * i + 25, 'train_loss': x} for i, x in enumerate(losses)], 2.08)
@@ -58,11 +58,11 @@ def find_left(rows: Iterable[Mapping[str, Any]], chance_loss: float, margin: flo
 
 
 class Plateau:
-  """Notices a training loss that does not leave that of chance, or falls back to it.
+  """Notices a training loss that does not leave chance, or returns to it.
 
   Args:
     chance_loss: the loss of a guess.
-    steps: how many may pass without a loss that has left it; 0: any number.
+    steps: number of steps that may pass without leaving it; 0: any number.
     margin: see `Leaving`.
     advice: the likely cause and its remedy, in a sentence.
   """
@@ -76,7 +76,7 @@ class Plateau:
     self._warned = False
 
   def check(self, row: Mapping[str, Any]) -> str:
-    """Takes a row in its turn; returns a warning once, else ''."""
+    """Follows a row; returns a warning once, else ''."""
     if self._leaving.take(row):
       self._since, self._warned = int(row['step']), False
       return ''

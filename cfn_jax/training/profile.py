@@ -14,9 +14,9 @@ class Profiler:
   Close it, or use it as a context: a run that ends earlier leaves a shorter trace.
 
   Args:
-    folder: where the trace goes; `<folder>/plugins/profile/<time>/`.
-    start: the steps before it, compilation among them, are not traced.
-    steps: how many; 0: no trace.
+    folder: the trace is in `<folder>/plugins/profile/<time>/`.
+    start: the first traced step; earlier steps, with the compilation, are not traced.
+    steps: number of traced steps; 0: no trace.
   """
 
   def __init__(self, folder: pathlib.Path, *, start: int, steps: int) -> None:
@@ -31,10 +31,10 @@ class Profiler:
     self._stop()
 
   def __call__(self, report: Any) -> None:
-    """Takes each step's result as soon as the step is on its way."""
+    """Accepts each step's result as soon as the step is dispatched."""
     self._calls += 1
     if self._steps and self._calls == self._start:
-      jax.block_until_ready(report)  # the trace begins with a whole step
+      jax.block_until_ready(report)  # the trace begins with a complete step
       jax.profiler.start_trace(str(self._folder))
       self._running = True
     elif self._running and self._calls == self._start + self._steps:

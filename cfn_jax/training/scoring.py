@@ -1,6 +1,6 @@
-"""Runs one evaluation of a task on given parameters: sums, or rows, over every example once.
+"""Runs an evaluation of a task on given parameters: sums, or rows, over every example once.
 
-The loop runs them while it trains; what scores finished weights runs the same.
+The training loop and the scoring of finished weights use the same functions.
 """
 
 import collections
@@ -24,8 +24,8 @@ def make_evaluate(
 ) -> Callable[[Any, Callable[[], bool]], dict[str, Any] | None]:
   """Builds the function that runs every evaluation of a task on a state's parameters.
 
-  The figures of their moving average, where there is one, are named `ema_...`. It returns None
-  where it was asked to stop.
+  The figures of their moving average, if there is one, are named `ema_...`. The function returns
+  None if it was asked to stop.
   """
   scores = {name: make_score(each, mesh) for name, each in task.evaluations.items()}
 
@@ -44,9 +44,9 @@ def make_evaluate(
 
 
 def make_score(evaluation: AnyEvaluation, mesh: Mesh) -> Score:
-  """Builds the function of one pass: (params, whether to stop) to figures; None where it stopped.
+  """Builds the function of one pass: (params, whether to stop) to figures; None if it stopped.
 
-  Every host gets the figures of all rows, whichever host loaded them.
+  Every host gets the figures of all rows.
   """
   if isinstance(evaluation, tasks.Evaluation):
     return _score_sums(evaluation, mesh)
@@ -73,7 +73,7 @@ def _score_rows(evaluation: tasks.RowEvaluation, mesh: Mesh) -> Score:
   def measure(params: Any, batch: tasks.Batch) -> tuple[tasks.Totals, jax.Array]:
     return evaluation.measure(params, batch), batch['mask']
 
-  # Replicated: each host reads the rows of all.
+  # Replicated: each host reads the rows of all hosts.
   compiled = jax.jit(measure, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
   def score(params: Any, stop: Callable[[], bool]) -> dict[str, Any] | None:

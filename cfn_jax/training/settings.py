@@ -1,4 +1,4 @@
-"""What the loop reads from a config: checked, and made into devices, schedule, state and step."""
+"""Reads the loop's fields of a config, checks them, and makes devices, schedule, state and step."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from cfn_jax.training import devices, finite, optimizer, profile
 from cfn_jax.training import state as states
 from cfn_jax.training import task as tasks
 
-# The numbers that the loop, the step and the solver read, as far as nothing else checks them.
+# Limits of the numbers that the loop, the step and the solver read and nothing else checks.
 LIMITS = {
   'batch_size': (1, 2**20),
   'num_steps': (1, 2**31 - 2),
@@ -33,7 +33,7 @@ LIMITS = {
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-  """Raises ValueError for a solver or batches that no run can have."""
+  """Raises ValueError for an impossible solver or batch size."""
   fields.check_numbers(config, LIMITS)
   make_mesh(config)
   make_schedule(config)
@@ -65,7 +65,7 @@ def make_mesh(config: ml_collections.ConfigDict) -> Mesh:
 def start(
   task: tasks.Task, config: ml_collections.ConfigDict, mesh: Mesh
 ) -> tuple[states.State, Any]:
-  """Builds the state of step 0 on the devices, and the step, compiled when it is first called."""
+  """Builds the state of step 0 on the devices, and the step, which compiles at its first call."""
   state, step = make_step(task, config)
   return devices.replicate(state, mesh), step
 

@@ -1,4 +1,4 @@
-"""What a run carries from step to step, and the compiled step that carries it."""
+"""The state of a run, and the compiled step that updates it."""
 
 import zlib
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from cfn_jax.training import task as tasks
 
 @flax.struct.dataclass
 class State:
-  """All that a checkpoint holds.
+  """The contents of a checkpoint.
 
   Attributes:
     step: int32, steps done.
     params: float32 parameters.
-    ema: the moving average of the parameters; () where there is none.
+    ema: the moving average of the parameters; () without one.
     optimizer: the optimizer's state.
     totals: the task's sums since the last logged step.
     bad_steps: int32, steps since the last logged one whose loss or gradient was not finite.
-    bad_step: int32, the first of them; -1 while there is none.
+    bad_step: int32, the first of them; -1 without one.
   """
 
   step: Any
@@ -68,13 +68,13 @@ def make_step(
   """Builds the function of one step, to be compiled: (state, batch) to (state, report).
 
   The report holds the sums since the last logged step and the step's learning rate. A step whose
-  loss or gradient is not finite changes no parameter and adds to no sum; it is counted, and the
-  rate, which is a function of the step, drops on time all the same.
+  loss or gradient is not finite changes no parameter and no sum. It is counted, and the rate, a
+  function of the step, still drops on time.
 
   Args:
-    optimizer: its `update` takes the rate of the step as `rate`.
-    log_every: steps after which the sums start again.
-    accumulate_steps: parts of a batch, whose gradients are averaged.
+    optimizer: its `update` accepts the rate of the step as `rate`.
+    log_every: number of steps after which the sums start again.
+    accumulate_steps: number of parts of a batch; their gradients are averaged.
     ema_decay: ema = decay * ema + (1 - decay) * params after each step; 0: no average.
   """
   root = jax.random.fold_in(jax.random.key(seed), zlib.crc32(task.name.encode()))
@@ -110,7 +110,7 @@ def make_step(
 
 
 def check_decay(ema_decay: float) -> None:
-  """Raises CfnError for a decay that no moving average can have."""
+  """Raises CfnError for an impossible decay of a moving average."""
   if not 0 <= ema_decay < 1:
     raise CfnError(f'ema_decay = {ema_decay}: at least 0 (off), below 1')
 
@@ -122,7 +122,7 @@ def _average(ema: Any, params: Any, decay: float) -> Any:
 def _make_descend(
   task: tasks.Task, parts: int
 ) -> Callable[[Any, tasks.Batch, jax.Array], tuple[jax.Array, tasks.Totals, Any]]:
-  """Builds the function of a batch's mean loss, its sums, and its gradient by every parameter."""
+  """Builds the function of a batch's mean loss, its sums, and the gradient of every parameter."""
 
   def loss(params: Any, batch: tasks.Batch, key: jax.Array) -> tuple[jax.Array, tasks.Totals]:
     def stop(label: str, leaf: jax.Array) -> jax.Array:
@@ -144,7 +144,7 @@ def _make_descend(
       found = descend(params, rows, jax.random.fold_in(key, index))
       return jax.tree.map(jnp.add, total, found), None
 
-    # Dealt out one by one, or by twos: where a device's rows fill all parts, none of them moves.
+    # Dealt out one by one, or in pairs: if a device's rows fill all parts, none of them moves.
     together = 2 if task.pairs else 1
     split = {
       name: rows.reshape(-1, parts, together, *rows.shape[1:])

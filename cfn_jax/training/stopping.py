@@ -1,8 +1,8 @@
-"""Ending a run early, as a scheduler or a user asks for it: SIGTERM or SIGINT.
+"""Ends a run early, when a scheduler or a user asks for it: SIGTERM or SIGINT.
 
-The first signal is only noted: the loop finishes the step under way, saves, and leaves with 128 +
-the signal's number (143, 130). From then on the signals mean what they mean to any program, so that
-a second one ends the process at once, whatever it is doing. The loop asks between two batches.
+The first signal is noted: the loop finishes the current step, saves, and exits with 128 + the
+signal's number (143, 130). Then the signals have their usual meaning, so a second one ends the
+process at once. The loop checks between two batches.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from jax.experimental import multihost_utils
 from cfn_jax import terminal
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-AGREE_EVERY = 8  # calls between two agreements of several hosts: each waits for all of them
+AGREE_EVERY = 8  # calls between two agreements of several hosts, each of which waits for all
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the run did what it was asked
   """A run that ended early because it was asked to.
 
   Attributes:
-    code: the exit code that tells so.
+    code: the exit code.
   """
 
   def __init__(self, message: str, code: int) -> None:
@@ -37,20 +37,20 @@ class Stopped(Exception):  # noqa: N818 - not an error: the run did what it was 
 
 
 class Terminated(KeyboardInterrupt):
-  """A SIGTERM while no run notes it: it unwinds the program as Ctrl-C does."""
+  """A SIGTERM outside a run: it unwinds the program like Ctrl-C."""
 
 
 def find_number(error: KeyboardInterrupt) -> signal.Signals:
-  """Returns the signal that an interrupt stands for."""
+  """Returns the signal of an interrupt."""
   return signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
 
 
 @contextlib.contextmanager
 def ending(idle: str = '') -> Iterator[None]:
-  """Ends the command where a signal stopped it: says what is kept, and exits as the signal asks.
+  """Ends a command that a signal stopped: prints what is kept, and exits with the signal's code.
 
   Args:
-    idle: what a signal found that came while no run noted it; '': those go through.
+    idle: the message for a signal outside a run; '': such signals pass through.
   """
   try:
     yield
@@ -67,9 +67,9 @@ def ending(idle: str = '') -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupted_by_sigterm(*, enabled: bool) -> Iterator[None]:
-  """Makes SIGTERM raise `Terminated`, wherever no `Stopping` is entered.
+  """Makes SIGTERM raise `Terminated` outside a `Stopping` context.
 
-  Not for one of several hosts: to unwind it would wait for the others.
+  Not for one of several hosts: its unwinding would wait for the others.
   """
 
   def interrupt(number: int, _: FrameType | None) -> None:
@@ -88,9 +88,9 @@ def interrupted_by_sigterm(*, enabled: bool) -> Iterator[None]:
 
 
 class Stopping:
-  """Notes the signals while it is entered; calling it tells whether the run is to stop.
+  """A context that notes signals; a call returns whether the run must stop.
 
-  Outside the main thread, where Python handles no signals, it never is.
+  Outside the main thread, where Python handles no signals, it never must.
   """
 
   def __init__(self) -> None:
@@ -105,12 +105,12 @@ class Stopping:
     return self
 
   def __exit__(self, *_: object) -> None:
-    if not self.signal:  # else a second signal still ends what is left to do
+    if not self.signal:  # else a second signal still ends the remaining work
       for number, handler in self._before.items():
         signal.signal(number, handler)
 
   def __call__(self) -> bool:
-    """Tells whether to stop; all hosts call it equally often, and get the same answer."""
+    """Returns whether to stop; all hosts call it equally often, with the same answer."""
     if jax.process_count() == 1:
       return bool(self.signal)
     self._calls += 1
@@ -119,7 +119,8 @@ class Stopping:
     return self._agreed
 
   def make_error(self, what: str) -> Stopped:
-    """Builds what ends the run: which signal it was, `what` became of the run, the exit code."""
+    """Builds the exception that ends the run, with the signal, `what` happened, and the exit
+    code."""
     number = self.signal or signal.SIGTERM  # the signal may have come to another host
     return Stopped(f'{signal.Signals(number).name}: {what}', 128 + number)
 
@@ -128,12 +129,12 @@ class Stopping:
     for each in SIGNALS:
       signal.signal(each, signal.SIG_DFL)
     name = signal.Signals(number).name
-    # Not print: the signal may have come in the middle of another one.
+    # Not print: the signal may interrupt another one.
     os.write(2, f'\n{name}: finishing the step, then saving; once more ends at once\n'.encode())
 
 
 def any_host(flag: bool) -> bool:
-  """Tells every host whether the flag is set on any of them; all hosts call it together."""
+  """Returns on every host whether the flag is set on any; all hosts call it together."""
   if jax.process_count() == 1:
     return flag
   return bool(np.any(multihost_utils.process_allgather(np.array(flag))))

@@ -1,4 +1,4 @@
-"""What a task is: all that the one training loop needs to know of it."""
+"""The interface of a task: everything that the training loop needs to know."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ Batch = Mapping[str, Any]
 Params = Any
 Batches = Generator[dict[str, np.ndarray], None, None]  # closing it ends its processes
 Totals = dict[str, jax.Array]
-Execute = Callable[[pathlib.Path], dict[str, Any]]  # does what a config asks for, in a workdir
+Execute = Callable[[pathlib.Path], dict[str, Any]]  # runs a config in a workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Evaluation:
   """One pass over labelled examples, each counted once.
 
   Attributes:
-    batches: starts a pass; every batch has a float32 `mask`, 0 for rows that only fill it up.
+    batches: starts a pass; every batch has a float32 `mask`, 0 for rows that fill it up.
     measure: compiled; (params, batch) to sums over the rows whose mask is 1.
     report: sums over the whole pass, as Python floats, to the figures that are logged.
   """
@@ -32,11 +32,11 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class RowEvaluation:
-  """One pass over labelled examples whose figures need all of them, such as average precision.
+  """One pass over labelled examples with figures of all of them, such as average precision.
 
   Attributes:
-    batches: as of `Evaluation`.
-    measure: compiled; (params, batch) to arrays `[B, ...]`, a row for each example.
+    batches: as in `Evaluation`.
+    measure: compiled; (params, batch) to arrays `[B, ...]`, a row per example.
     report: the rows whose mask is 1, of the whole pass and in its order, to the logged figures.
   """
 
@@ -47,7 +47,7 @@ class RowEvaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task, built from a config by whoever defines it.
+  """A task, built from a config.
 
   Attributes:
     name: one word; it separates the random streams of different tasks.
@@ -58,21 +58,21 @@ class Task:
     report: the sums since the last logged step and its learning rate, to the figures to log.
     train_batches: (first step, stop) to this host's rows of every batch.
     records: the names of the records in a step's batch, for messages.
-    evaluations: by name; their figures are logged under the names they give.
-    best: the figure by which the best checkpoints are kept: larger is better, or smaller with a
+    evaluations: by name; their figures are logged under their own names.
+    best: the figure by which the best checkpoints are kept. Larger is better, or smaller with a
       minus before its name, as in '-val_loss'.
     labels: parameters to 'weight', 'bias' or 'locked' of each, for the optimizer.
-    examples: what a step goes through, for the throughput: name to number.
-    fingerprint: what a resumed run must share with the run before it: name to value.
+    examples: the examples of a step, for the throughput: name to number.
+    fingerprint: the facts that a resumed run must share with its checkpoint: name to value.
     summary: rows of the start-up summary: (what, value).
     chance_loss: the loss of an untrained guess, for the plateau warning, see `plateau.Plateau`.
-    chance_margin: how far below it the loss has left it; 0: 0.1 bit of a cross-entropy.
-    chance_advice: why it may not, and what helps.
-    write_files: (folder); writes what the run is made of beside its config, at each start, on every
+    chance_margin: distance below it at which a loss has left it; 0: 0.1 bit of a cross-entropy.
+    chance_advice: why a loss may not leave it, and what helps.
+    write_files: (folder); writes the run's other inputs beside its config, at each start, on every
       host.
     pairs: rows 2i and 2i + 1 of a batch belong together, and stay so in each part of it.
     end_pictures: the names of the files that 'end' draws.
-    meta: plain values that are saved with each checkpoint, for whoever reads it.
+    meta: plain values that are saved with each checkpoint, for its readers.
     pictures: 'start': (folder); 'end': (folder, params, their step); 'bad_batch': (folder, batch).
   """
 
@@ -100,5 +100,5 @@ class Task:
 
   @property
   def ranked_by(self) -> str:
-    """The name of the figure in `best`."""
+    """Returns the name of the figure in `best`."""
     return self.best.removeprefix('-')
