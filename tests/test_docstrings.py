@@ -9,7 +9,7 @@ import pytest
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted((REPOSITORY / 'cfn_jax').rglob('*.py'))
 # Annotations that hold an array, itself or in a container.
-ARRAY = re.compile(r'\b(np\.ndarray|jax\.Array|jnp\.ndarray)\b')
+ARRAY = re.compile(r'\b(np\.ndarray|jax\.Array|Array)\b')
 SHAPE = re.compile(r'`\[[^`]*\]`')
 # Words of a docstring or comment that make a sentence hard to read.
 RIDDLES = re.compile(r'\b(Gives|so many|goes on|go on|gone through|is gone)\b')

@@ -1,7 +1,7 @@
-"""Which pixels of a view are hidden: a region of random form, or a square in the middle. NumPy.
+"""Masks of hidden pixels: a region of random form, or a square in the middle. NumPy.
 
 Pathak et al., "Context Encoders", section 3.3. A mask is a pure function of its figures and the
-generator of its visit, so of (seed, position).
+generator of its visit, hence of (seed, position).
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 from cfn_jax.errors import CfnError
 
 KINDS = ('random_region', 'centre')
-RULES = 1  # changes when the same figures and draws give other masks
+RULES = 1  # changes when the same figures and draws make other masks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Mask:
   largest: float
 
   def __post_init__(self) -> None:
-    """Raises CfnError for figures of which some mask would hide everything or nothing."""
+    """Raises CfnError for figures with which a mask could hide everything or nothing."""
     if self.kind not in KINDS:
       raise CfnError(f"mask.kind = '{self.kind}' is unknown: one of {', '.join(KINDS)}")
     if self.kind == 'centre':
@@ -70,7 +70,7 @@ class Mask:
     """Draws noise on a coarse grid at a random place, and enlarges it bicubically."""
     cells = int(np.ceil(self.view_px / self.blob_px)) + 3
     coarse = rng.random((cells, cells))
-    left, top = 1 + rng.random(2)  # cells; one is left over at each side, for the interpolation
+    left, top = 1 + rng.random(2)  # cells, with one more at each side for the interpolation
     scale = 1 / self.blob_px
     return cv2.warpAffine(
       coarse,

@@ -1,4 +1,4 @@
-"""What loader processes make of a visit to an image: a view of it and what is hidden. No JAX."""
+"""Turns a visit to an image into a view and its mask, in loader processes. No JAX."""
 
 import dataclasses
 

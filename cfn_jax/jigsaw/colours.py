@@ -1,13 +1,13 @@
-"""What keeps colour from giving a tile's place away: grey, projected and single-channel pictures.
+"""Grey, projected and single-channel pictures, so that colour does not reveal a tile's place.
 
-Paper, section 4.2, and its rivals'. Pure functions of pixels; puzzle.py decides when. No JAX:
-loader processes run it.
+Paper, section 4.2, and the papers of its rivals. Pure functions of pixels; puzzle.py decides when.
+No JAX: loader processes run it.
 """
 
 import cv2
 import numpy as np
 
-# Takes green against magenta, (-1, 2, -1), out of a colour (R, G, B).
+# Removes green against magenta, (-1, 2, -1), from a colour (R, G, B).
 _PROJECTION = (
   np.eye(3, dtype=np.float32) - np.outer((-1, 2, -1), (-1, 2, -1)).astype(np.float32) / 6
 )
@@ -19,17 +19,17 @@ def make_grey(image: np.ndarray) -> np.ndarray:
 
 
 def project_colour(image: np.ndarray) -> np.ndarray:
-  """Takes the green-magenta axis out of an image: uint8 `[H, W, 3]`; values are cut to 0..255.
+  """Removes the green-magenta axis of an image uint8 `[H, W, 3]`; values are clipped to 0..255.
 
-  Doersch et al.'s projection, I - aa' / aa' with a = (-1, 2, -1): lateral chromatic aberration
-  moves green against red and blue.
+  It is Doersch et al.'s projection, I - aa' / aa' with a = (-1, 2, -1). Lateral chromatic
+  aberration shifts green against red and blue.
   """
   return np.rint(image @ _PROJECTION).clip(0, 255).astype(np.uint8)
 
 
 def is_grey(image: np.ndarray) -> bool:
   """Returns whether the three channels of `[H, W, 3]` are equal everywhere."""
-  middle = image[image.shape[0] // 2]  # most colour photographs are told by one row
+  middle = image[image.shape[0] // 2]  # one row shows most colour photographs as such
   for part in (middle, image):
     if (part[..., 0] != part[..., 1]).any() or (part[..., 1] != part[..., 2]).any():
       return False
@@ -37,10 +37,10 @@ def is_grey(image: np.ndarray) -> bool:
 
 
 def drop_channels(tiles: np.ndarray, rng: np.random.Generator) -> None:
-  """Leaves one random channel in each tile uint8 `[S, h, w, 3]`; the others get its mean, in place.
+  """Keeps one random channel of each tile uint8 `[S, h, w, 3]`; the others get its mean, in place.
 
-  The mean is dithered by less than a level, so that no tile has a flat channel. Doersch et al. take
-  the mean off and fill the other channels with noise of that size.
+  The mean is dithered by less than a level, so that no tile has a flat channel. Doersch et al.
+  subtract the mean and fill the other channels with noise of that size.
   """
   kept = rng.integers(3, size=len(tiles))
   noise = rng.random(tiles.shape, np.float32)

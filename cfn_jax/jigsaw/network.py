@@ -10,7 +10,7 @@ from cfn_jax.models import alexnet, cfn, figures, trunk
 
 
 def make_trunk(config: ml_collections.ConfigDict) -> trunk.Trunk:
-  """Builds the trunk that the section `model` of a config describes."""
+  """Builds the trunk of the section `model` of a config."""
   c = config.model
   return trunk.Trunk(
     order=c.order,

@@ -1,4 +1,4 @@
-"""What a pretext task is made of, read from a config: images, questions, network.
+"""The parts of a pretext task, read from a config: images, questions, network.
 
 Paper, sections 3 and 4. Everything is checked here, before any long work.
 """
@@ -23,7 +23,7 @@ from cfn_jax.models import alexnet, cfn, figures, inputs
 from cfn_jax.training import task as tasks
 
 NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
-# The numbers that pretext tasks read, as far as nothing else checks them.
+# Limits of the numbers that pretext tasks read and nothing else checks.
 LIMITS = {
   **feed.LIMITS,
   **alexnet.LIMITS,
@@ -36,11 +36,11 @@ LIMITS = {
 
 
 def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
-  """Reads how tiles are prepared; the scale must go with the initial weights.
+  """Reads how tiles are prepared; the scale must fit the initial weights.
 
   Raises:
-    CfnError: figures that no record has; Caffe's initial weights see almost nothing at scale 1
-      (the loss stays at ln N), He's at scale 50 start at a loss of a hundred.
+    CfnError: impossible figures, or a wrong scale. Caffe's initial weights see almost nothing at
+      scale 1 (the loss stays at ln N); He's at scale 50 start at a loss of a hundred.
   """
   # Deviation: scale of normalised tiles: the paper names none; Caffe's initial weights and LRN
   # expect values of tens, so its variants multiply by 50 as the authors' later code does.
@@ -69,7 +69,7 @@ def make_questions(config: ml_collections.ConfigDict) -> questions.Questions:
   """Makes the questions of a config's task.
 
   Raises:
-    CfnError: they cannot be had; there are fewer than are asked of an image.
+    CfnError: they cannot be made, or there are fewer than an image needs.
   """
   fixed = 0
   if config.task == 'rotation':
@@ -96,7 +96,7 @@ def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
   """Makes or reads the permutation set, uint8 `[N, T]`.
 
   Raises:
-    CfnError: it cannot be had.
+    CfnError: it cannot be made or read.
   """
   c = config.permutations
   if c.file:
@@ -113,7 +113,7 @@ def make_permutation_set(config: ml_collections.ConfigDict) -> np.ndarray:
 
 
 def check_occluders(config: ml_collections.ConfigDict, asked: questions.Questions) -> None:
-  """Raises CfnError for occluders that no puzzle, network or batch can have."""
+  """Raises CfnError for occluders that the puzzle, network or batch cannot have."""
   most, tiles = config.puzzle.occluders, config.puzzle.grid**2
   if not most:
     return
@@ -135,7 +135,7 @@ def check_occluders(config: ml_collections.ConfigDict, asked: questions.Question
 
 @dataclasses.dataclass(frozen=True)
 class Pretext:
-  """All that a config's pretext task is made of, opened and checked."""
+  """The parts of a config's pretext task, opened and checked."""
 
   training: pipeline.Reader
   validation: pipeline.Reader
@@ -143,7 +143,7 @@ class Pretext:
   transform: transforms.MakePuzzle
   input: inputs.InputRecord
   model: alexnet.AlexNet
-  group: int = 1  # steps in a row that share the decoded images
+  group: int = 1  # consecutive steps that share the decoded images
   val_max_images: int = 0  # 0: all
 
   def init(self, seed: int) -> dict[str, Any]:
@@ -161,12 +161,12 @@ class Pretext:
 
   @functools.cached_property
   def input_record(self) -> inputs.InputRecord:
-    """How tiles become the input, as weights files say it.
+    """Returns how tiles are prepared, for files of weights.
 
-    Where each tile is normalised by its own figures, `mean` and `std` of the record are the means
-    of those figures over the tiles of the first training visits: they stand in for them where
-    whole images are prepared. Images that cannot be read are skipped; the run meets them itself.
-    Where there is no contrast to measure they are those of the config.
+    If each tile is normalised by its own figures, `mean` and `std` of the record are their means
+    over the tiles of the first training visits. They replace them when whole images are prepared.
+    Unreadable images are skipped here; the run reports them. Without any contrast they are those of
+    the config.
     """
     own = self.input
     if not own.normalization:
@@ -177,14 +177,14 @@ class Pretext:
     return dataclasses.replace(own, mean=mean, std=own.std if keeps else std)
 
   def describe(self) -> dict[str, Any]:
-    """Returns what a checkpoint says of the network, for transfer/: plain values."""
+    """Returns the description of the network in a checkpoint, for transfer/: plain values."""
     return self.model.trunk.describe() | {'input': self.input_record.to_json()}
 
   def logits(self, params: Any, batch: tasks.Batch, key: jax.Array | None = None) -> jax.Array:
-    """Returns logits `[B, K]`, or `[B, k, K]`, of a batch; with a key, of training.
+    """Returns logits `[B, K]`, or `[B, k, K]`, of a batch; with a key, those of training.
 
-    With `model.fc8_features` there may be more of them than classes; no answer names the rest. In
-    training dropout is on, and tiles are occluded.
+    With `model.fc8_features` there may be more logits than classes; the rest are never right. In
+    training, dropout is on and tiles are occluded.
     """
     return self.answer(params, self.input.prepare(batch['tiles']), batch, key)
 
@@ -207,12 +207,12 @@ class Pretext:
     return jnp.asarray(self.questions.rows, jnp.int32)[batch['label']]
 
   def _occluders(self, batch: tasks.Batch) -> jax.Array:
-    """Returns a batch's occluders by place: where k = 1, tiles do not stand in reading order."""
+    """Returns a batch's occluders by place: for k = 1, tiles are not in reading order."""
     occluders: jax.Array = batch['occluders']
     if self.transform.puzzles > 1:
       return occluders
     rows = self._rows(batch)
-    # A puzzle's place shows the tile of its row: occluders are of tiles, and come from tiles.
+    # A place of a puzzle shows the tile of its row. Occluders belong to tiles and come from tiles.
     places = jnp.argsort(rows, axis=-1)  # [B, T]: where each tile stands
     others = places.reshape(-1, 2, places.shape[-1])[:, ::-1].reshape(places.shape)
     wanted = jnp.take_along_axis(occluders.astype(jnp.int32), rows, axis=1)  # by place
@@ -220,9 +220,9 @@ class Pretext:
     return jnp.where(wanted >= 0, found, -1)
 
   def judged(self) -> 'Pretext':
-    """Returns the task that validation asks: without occluders, and all pairs for the star.
+    """Returns the task of validation: without occluders, and with all pairs for the star.
 
-    A network that takes one question a pass is asked what it is trained on.
+    A network with one question per pass keeps the questions of its training.
     """
     visits, asked = dataclasses.replace(self.transform, occluders=0), self.questions
     if asked.name == 'relative_position' and isinstance(self.model, cfn.Cfn):
@@ -231,7 +231,7 @@ class Pretext:
     return dataclasses.replace(self, questions=asked, transform=visits)
 
   def answers(self, label: jax.Array) -> jax.Array:
-    """Returns the classes that answer questions, by the numbers `[B, ...]` of these."""
+    """Returns the answers to questions, given their numbers `[B, ...]`."""
     return jnp.asarray(self.questions.answers)[label]
 
 
@@ -242,7 +242,7 @@ def open_pretext(config: ml_collections.ConfigDict, *, evaluated: bool = True) -
     evaluated: there must be validation images.
 
   Raises:
-    CfnError: what is wrong in the config or with the data, and what would be right.
+    CfnError: with the fault in the config or the data, and the remedy.
   """
   z = config.puzzle
   least = z.crop_px if z.crop_mode == 'whole' else z.resize_px

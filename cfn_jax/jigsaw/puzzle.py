@@ -1,9 +1,9 @@
 """From a photograph to a question about its tiles: crop, colours, tiles with gaps, channel shifts.
 
-Paper, section 4 (the puzzle) and section 4.2 (what keeps the network from shortcuts). NumPy, with
-OpenCV to resample and to grey; a pure function of image, rows and generator. Loader processes run
-it, so it imports no JAX. Law: `puzzle[i] = tiles[row[i]]`, zero-based, tiles in reading order; a
-jigsaw's row is a permutation.
+Paper, section 4 (the puzzle) and section 4.2 (measures against shortcuts). NumPy, with OpenCV for
+resampling and grey; a pure function of image, rows and generator. Loader processes run it, so it
+imports no JAX. Law: `puzzle[i] = tiles[row[i]]`, zero-based, tiles in reading order; a jigsaw's row
+is a permutation.
 """
 
 import dataclasses
@@ -17,27 +17,27 @@ from cfn_jax.jigsaw import colours
 
 CROP_MODES = ('centre', 'random', 'whole')
 ROTATIONS = 4
-RULES = 2  # changes when the same image, geometry and draws give other tiles
+RULES = 2  # changes when the same image, geometry and draws make other tiles
 
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-  """The sizes of a puzzle, in pixels, and what is drawn at each visit.
+  """The sizes of a puzzle in pixels, and the draws of each visit.
 
   Attributes:
-    resize_px: the image's short side is resized to this; its central square is what crops see.
-    crop_px: side of the square that is cut out of it.
-    crop_mode: `centre`; `random`, anywhere in the central square; `whole`, the whole image is
-      resized to `crop_px` x `crop_px`, its aspect given up.
+    resize_px: the image's short side is resized to this; crops lie in its central square.
+    crop_px: side of the crop.
+    crop_mode: `centre`; `random`: anywhere in the central square; `whole`: the whole image is
+      resized to `crop_px` x `crop_px`, whatever its aspect.
     cell_px: side of a cell; `grid` x `grid` cells lie in the middle of the crop.
     tile_px: side of a tile, drawn somewhere inside its cell. `cell_px = tile_px`: no gaps.
-    grid: cells a side.
-    cell_gap_px: between two cells.
+    grid: cells per side.
+    cell_gap_px: space between two cells.
     grey_fraction: share of the visits at which the whole puzzle is grey, 0..1.
     project_fraction: share of the other visits at which colour loses its green-magenta axis.
     drop_channels: each tile keeps one random channel; the others become its mean, dithered.
-    channel_shift_px: each channel of each tile moves by up to this on each axis, never in a grey
-      image and never out of its cell; without gaps never out of the crop. 0: off.
+    channel_shift_px: each channel of each tile shifts by up to this on each axis, within its cell;
+      without gaps within the crop. Grey images do not shift. 0: off.
     turned: the tiles are the only cell's, in its four rotations.
   """
 
@@ -100,30 +100,30 @@ class Geometry:
 
   @property
   def tiles(self) -> int:
-    """The number of tiles T."""
+    """Returns the number of tiles T."""
     return ROTATIONS if self.turned else self.grid**2
 
   @property
   def pitch_px(self) -> int:
-    """The distance between the corners of two neighbouring cells."""
+    """Returns the distance between the corners of two neighbouring cells."""
     return self.cell_px + self.cell_gap_px
 
   @property
   def extent_px(self) -> int:
-    """The side of the square that all cells fill, with the gaps between them."""
+    """Returns the side of the square that all cells fill, with the gaps between them."""
     return self.grid * self.pitch_px - self.cell_gap_px
 
   @property
   def largest_shift_px(self) -> int:
-    """The largest channel shift that is drawn: the room in the cell, or the crop, limits it."""
+    """Returns the largest channel shift; the room in the cell, or the crop, limits it."""
     spare = self.cell_px - self.tile_px or self.crop_px - self.tile_px
     return min(self.channel_shift_px, spare)
 
 
 class Puzzle(NamedTuple):
-  """A puzzle and what it was made of."""
+  """A puzzle and its crop."""
 
-  tiles: np.ndarray  # uint8 [S, h, w, 3]: those of the one row; or all T, in reading order
+  tiles: np.ndarray  # uint8 [S, h, w, 3]: tiles of the one row; or all T, in reading order
   labels: np.ndarray  # int32 [k]: the numbers of the rows
   crop: np.ndarray  # uint8 [crop_px, crop_px, 3]: after greying
 
@@ -142,11 +142,12 @@ def sample_puzzle(
 
   Args:
     image: uint8 `[H, W, 3]` RGB.
-    rows: `[N, S]`, the tiles that each question shows, zero-based: a jigsaw's permutations.
-    puzzles: rows to draw, without replacement. With 1 the tiles are those of the row; with more
-      all stay in reading order, and the network takes their features by the rows.
+    rows: `[N, S]`: the tiles of each question, zero-based; a jigsaw's permutations.
+    puzzles: number of rows to draw, without replacement. With 1 the tiles are those of the row.
+      With more, all tiles stay in reading order, and the network selects their features by the
+      rows.
     allowed: the rows to draw from; all of them by default.
-    labels: the rows to show, instead of drawing them: int32 `[k]`.
+    labels: int32 `[k]`: the rows to show, instead of drawing them.
     rng: decides, in this order: grey, crop, rows, projection, tile offsets, channel shifts, kept
       channels.
 
@@ -171,10 +172,10 @@ def sample_puzzle(
 
 
 def sample_crop(image: np.ndarray, geometry: Geometry, rng: np.random.Generator) -> np.ndarray:
-  """Cuts the crop out of the resized image, resampling no more than the crop shows.
+  """Cuts the crop from the resized image; only the crop is resampled.
 
-  Images smaller than `resize_px` are resized up. Antialiased; an image whose short side is
-  `resize_px` is not resampled at all. Returns uint8 `[crop_px, crop_px, 3]`.
+  Smaller images are enlarged. Resampling is antialiased; an image with a short side of `resize_px`
+  is not resampled. Returns uint8 `[crop_px, crop_px, 3]`.
   """
   height, width = image.shape[:2]
   crop = geometry.crop_px
@@ -212,13 +213,12 @@ def sample_tiles(
   channel_shift_px: int,
   row: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Cuts one tile out of each cell that a row names, by default of all: uint8 `[S, h, w, 3]`.
+  """Cuts one tile from each cell of a row, by default from all: uint8 `[S, h, w, 3]`.
 
-  A tile's offset is uniform on 0 .. cell - tile; each channel's shift is uniform on those of
-  -shift .. shift that keep its window inside the cell, so that every channel shows real pixels of
-  its own cell and all shifts occur. Without gaps (`cell_px = tile_px`) no shift stays inside the
-  cell: the window stays inside the crop instead. Tile i is that of cell `row[i]`, by default in
-  reading order.
+  A tile's offset is uniform on 0 .. cell - tile. Each channel's shift is uniform on those of -shift
+  .. shift that keep its window inside the cell, so every channel shows real pixels of its own cell
+  and all shifts occur. Without gaps (`cell_px = tile_px`) the window stays inside the crop instead.
+  Tile i is that of cell `row[i]`, by default in reading order.
   """
   grid, cell, tile = geometry.grid, geometry.cell_px, geometry.tile_px
   spare = cell - tile
@@ -253,7 +253,7 @@ def sample_tiles(
 
 
 def assemble(tiles: np.ndarray, *, columns: int, gap_px: int = 0, fill: int = 255) -> np.ndarray:
-  """Lays tiles `[T, h, w, C]` out in reading order, `gap_px` apart: `[H, W, C]`."""
+  """Lays out tiles `[T, h, w, C]` in reading order, `gap_px` apart: `[H, W, C]`."""
   count, height, width, channels = tiles.shape
   rows = -(-count // columns)
   sides = (rows * (height + gap_px) - gap_px, columns * (width + gap_px) - gap_px, channels)

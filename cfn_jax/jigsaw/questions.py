@@ -1,8 +1,8 @@
-"""What a pretext task asks of an image cut into T tiles: rows of tile numbers, and their answers.
+"""The questions of a pretext task about the T tiles of an image: rows of tile numbers, answers.
 
-A question shows S tiles, those of its row in the row's order; the network names its answer, one of
-K classes. Questions -> a row for each visit (puzzle.py) -> features of the tiles (models/cfn.py) ->
-K logits.
+A question shows the S tiles of its row, in the row's order. The network names its answer, one of K
+classes. Questions -> a row for each visit (puzzle.py) -> features of the tiles (models/cfn.py) -> K
+logits.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from cfn_jax.errors import CfnError
 from cfn_jax.jigsaw import puzzle
 
 PAIRS = ('star', 'all')
-# Where a tile lies around another, (rows down, columns right) by class, in reading order.
+# The place of a tile around another, (rows down, columns right) by class, in reading order.
 AROUND = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
 AROUND_NAMES = (
   *('above left', 'above', 'above right', 'left', 'right'),
@@ -28,7 +28,7 @@ class Questions:
   """All questions of a task.
 
   Attributes:
-    name: the task's.
+    name: the name of the task.
     rows: uint8 `[N, S]`, tile numbers in reading order: `question[i] = tiles[row[i]]`.
     answers: int32 `[N]`, the class of each row.
     classes: K.
@@ -44,45 +44,45 @@ class Questions:
 
   @property
   def shown(self) -> int:
-    """The number S of tiles that a question shows."""
+    """Returns the number S of tiles that a question shows."""
     return int(self.rows.shape[1])
 
   @property
   def plural(self) -> str:
-    """What people call them."""
+    """Returns the usual word for the questions."""
     return 'puzzles' if self.name == 'jigsaw' else 'questions'
 
   def name_answer(self, answer: int) -> str:
-    """Says in words what an answer means."""
+    """Returns the meaning of an answer, in words."""
     if self.name == 'rotation':
       return f'{90 * answer}°'
     return f'answer {answer}' if self.name == 'jigsaw' else AROUND_NAMES[answer]
 
   @property
   def chance_accuracy(self) -> float:
-    """The accuracy of the best constant answer."""
+    """Returns the accuracy of the best constant answer."""
     return float(self._shares().max())
 
   @property
   def chance_loss(self) -> float:
-    """The cross-entropy, in nats, of a guess by the share of each class: the answers' entropy."""
+    """Returns the entropy of the answers, in nats: the loss of a guess by each class's share."""
     shares = self._shares()
     return float(-np.sum(shares * np.log(shares)))
 
   @property
   def fingerprint(self) -> str:
-    """Changes with the rows, their order and their answers."""
+    """Returns a digest of the rows, their order and their answers."""
     told = f'{self.name} {self.rows.shape} {self.classes} '.encode()
     digest = hashlib.sha256(told + self.rows.tobytes() + self.answers.tobytes())
     return digest.hexdigest()[:32]
 
   def find(self, others: 'Questions') -> np.ndarray:
-    """Says which of these questions are among others, bool `[N]`."""
+    """Returns which of these questions are among others, bool `[N]`."""
     known = set(map(tuple, others.rows.tolist()))
     return np.array([tuple(row) in known for row in self.rows.tolist()])
 
   def to_json(self) -> dict[str, Any]:
-    """Returns the questions as plain values, for whoever uses the network elsewhere."""
+    """Returns the questions as plain values, for use of the network elsewhere."""
     return {
       'task': self.name,
       'rows': self.rows.tolist(),
@@ -97,18 +97,18 @@ class Questions:
 
 
 def ask_jigsaw(permutations: np.ndarray) -> Questions:
-  """Which permutation shuffled the tiles? Noroozi and Favaro; `permutations` uint8 `[N, T]`."""
+  """Asks which permutation uint8 `[N, T]` shuffled the tiles: Noroozi and Favaro."""
   count = len(permutations)
   return Questions('jigsaw', permutations, np.arange(count, dtype=np.int32), count)
 
 
 def ask_relative_position(grid: int, pairs: str) -> Questions:
-  """Where does the second tile lie around the first, one of eight places? Doersch et al.
+  """Asks in which of eight places around the first tile the second lies: Doersch et al.
 
   Rows are (reference, neighbour) by reference, then by class.
 
   Args:
-    grid: tiles a side.
+    grid: tiles per side.
     pairs: 'star': the tile in the middle and each tile around it; 'all': every tile and each of its
       neighbours.
 
@@ -135,7 +135,7 @@ def ask_relative_position(grid: int, pairs: str) -> Questions:
 
 
 def ask_rotation() -> Questions:
-  """By how many quarter turns, counter-clockwise, is the image rotated? Gidaris et al.
+  """Asks by how many quarter turns, counter-clockwise, the image is rotated: Gidaris et al.
 
   The tiles are one crop in its four rotations.
   """

@@ -1,10 +1,10 @@
-"""How well puzzles are solved, in figures that compare across permutation sets.
+"""Figures of solved puzzles that can be compared across permutation sets.
 
-Per cent depend on the set: one of 100 far permutations is easier to name than one of 1000. Bits say
-how much of the permutation is known; the accuracy of single tiles, after each puzzle's best
-assignment of tiles to cells, compares across sets of far permutations. At N = 1000 a uniform guess
-already gets 11 % of the tiles with method max, 13 % with mid and 44 % with min (`guess_tiles`):
-tiles that seldom move are right without a look. NumPy and SciPy only.
+Accuracy depends on the set: one of 100 far permutations is easier to name than one of 1000. Bits
+measure the information about the permutation. The accuracy of single tiles, after each puzzle's
+best assignment of tiles to cells, can be compared across sets of far permutations. At N = 1000 a
+uniform guess puts 11 % of the tiles right with method max, 13 % with mid and 44 % with min
+(`guess_tiles`), where tiles seldom move. NumPy and SciPy only.
 """
 
 import math
@@ -15,7 +15,8 @@ import numpy as np
 def count_bits(num_permutations: int, loss: float) -> float:
   """Returns the information about the permutation: (ln N - cross-entropy) / ln 2.
 
-  A uniform guess has 0 bits, certainty log2 N; one that is worse than uniform has fewer than 0.
+  A uniform guess has 0 bits, certainty has log2 N. A guess that is worse than uniform has less than
+  0.
 
   Args:
     loss: mean cross-entropy, in nats.
@@ -27,28 +28,28 @@ def count_bits(num_permutations: int, loss: float) -> float:
 
 
 def make_positions(permutations: np.ndarray) -> np.ndarray:
-  """Returns each permutation as a matrix float32 `[N, T, T]`: 1 where place i shows tile j's cell.
+  """Returns permutations as float32 `[N, T, T]`: 1 if place i shows the tile of cell j.
 
-  `puzzle[i] = tiles[permutation[i]]`: a distribution `[B, N]` over permutations, times this, is the
-  probability of each cell for what stands at each place of the puzzle, `[B, T, T]`.
+  `puzzle[i] = tiles[permutation[i]]`. A distribution `[B, N]` over permutations times this is the
+  probability of each cell for each place of the puzzle, `[B, T, T]`.
   """
   found: np.ndarray = np.eye(permutations.shape[1], dtype=np.float32)[permutations]
   return found
 
 
 def assign_tiles(positions: np.ndarray) -> np.ndarray:
-  """Puts each puzzle's tiles into cells, one each, so that most are expected to be right.
+  """Assigns each puzzle's tiles to cells so that the expected number of right ones is largest.
 
   Args:
-    positions: `[B, T, T]`: how likely it is that place i shows the tile of cell j.
+    positions: `[B, T, T]`: probability that place i shows the tile of cell j.
 
   Returns:
     int64 `[B, T]`: the cell of each place, by an assignment with the largest sum of probabilities.
 
   Raises:
-    ValueError: probabilities that are not finite.
+    ValueError: a probability is not finite.
   """
-  from scipy import optimize  # slow to import, and of no use to most runs
+  from scipy import optimize  # slow to import, and needed by few runs
 
   if not np.all(np.isfinite(positions)):
     raise ValueError('probabilities that are not finite')
@@ -59,11 +60,11 @@ def assign_tiles(positions: np.ndarray) -> np.ndarray:
 
 
 def score_tiles(positions: np.ndarray, permutations: np.ndarray) -> tuple[float, float]:
-  """Returns the shares of tiles, and of whole puzzles, that `assign_tiles` puts right.
+  """Returns the shares of tiles and of whole puzzles that `assign_tiles` puts right.
 
   Args:
     positions: `[B, T, T]`.
-    permutations: the true ones, `[B, T]`.
+    permutations: `[B, T]`: the true ones.
   """
   right = assign_tiles(positions) == permutations
   return float(np.mean(right)), float(np.mean(np.all(right, axis=1)))

@@ -1,4 +1,4 @@
-"""What loader processes make of a visit to an image: tiles. No JAX: it is unpickled there."""
+"""Turns a visit to an image into tiles, in loader processes. No JAX: it is unpickled there."""
 
 import dataclasses
 
@@ -8,14 +8,14 @@ import numpy as np
 from cfn_jax.data import images, pipeline, streams
 from cfn_jax.jigsaw import puzzle
 
-MEASURED = 256  # visits whose tiles are measured for the input record
+MEASURED = 256  # visits to measure tiles of, for the input record
 
 
 def make_geometry(config: ml_collections.ConfigDict) -> puzzle.Geometry:
   """Reads the sizes of the puzzle.
 
   Raises:
-    ValueError: sizes that do not fit together.
+    ValueError: the sizes do not fit together.
   """
   return puzzle.Geometry(
     resize_px=config.puzzle.resize_px,
@@ -39,10 +39,10 @@ class MakePuzzle:
 
   Attributes:
     rows: uint8 `[N, S]`, the tiles of each question.
-    puzzles: k, questions of each example; with more than one, tiles stay in reading order.
-    fixed_per_image: rows that an image sees, always the same; 0: all.
-    seed: draws those.
-    occluders: tiles of an example that another one may replace, at most.
+    puzzles: k, questions per example; with more than one, tiles stay in reading order.
+    fixed_per_image: number of rows for each image, always the same ones; 0: all.
+    seed: the seed of those rows.
+    occluders: largest number of tiles of an example that another one replaces.
   """
 
   geometry: puzzle.Geometry
@@ -91,7 +91,7 @@ class MakePuzzle:
     )
 
   def _allowed(self, visit: pipeline.Visit) -> np.ndarray | None:
-    """Returns the rows of the set that an image sees; None: all."""
+    """Returns the rows of the set for an image; None: all."""
     if not self.fixed_per_image:
       return None
     rng = streams.make_rng(self.seed, visit.record, streams.IMAGE)
@@ -106,11 +106,11 @@ class MakePuzzle:
 
 
 def draw_occluders(tiles: int, most: int, rng: np.random.Generator) -> np.ndarray:
-  """Draws which tiles of an example another example's replace: int8 `[T]`.
+  """Draws the tiles of another example that replace tiles of an example: int8 `[T]`.
 
-  At each tile stands the number of the other example's tile that replaces it, never that of the
-  same cell, which would teach where a tile was; -1: it stays. 0 to `most` are replaced, each number
-  of them as likely, by different tiles.
+  Each value is the number of the other example's tile, or -1 if the tile stays. It never comes from
+  the same cell, which would teach where a tile was. The number of replaced tiles is uniform on 0 to
+  `most`, and the replacements are different tiles.
   """
   found = np.full(tiles, -1, np.int8)
   places = rng.choice(tiles, rng.integers(most + 1), replace=False)
@@ -124,10 +124,10 @@ def draw_occluders(tiles: int, most: int, rng: np.random.Generator) -> np.ndarra
 def measure_tiles(
   reader: pipeline.Reader, visits: MakePuzzle, kind: str
 ) -> tuple[tuple[float, float, float], float] | None:
-  """Measures what tiles are normalised by: the mean (R, G, B) and the std, 0..255.
+  """Measures the normalisation of tiles: the mean (R, G, B) and the std, 0..255.
 
   Each is averaged over the tiles of the first training visits. With `kind` 'tile' a tile has one
-  mean and one std over its channels, else one for each channel. None where no image can be read.
+  mean and one std over its channels, else one per channel. Returns None if no image can be read.
   """
   axes = (1, 2, 3) if kind == 'tile' else (1, 2)
   means, stds = [], []

@@ -59,7 +59,7 @@ class AlexNet(nn.Module):
     return self.fc8(x.astype(jnp.float32))
 
   def stages(self, images: Array) -> dict[str, Array]:
-    """Returns every stage of the trunk by Caffe's name, see `Trunk.stages`."""
+    """Returns every stage `[B, ...]` of the trunk by Caffe's name, see `Trunk.stages`."""
     return self.trunk.stages(images)
 
 

@@ -15,7 +15,7 @@ STRIP = 3  # outputs of a window; 27 = 9 x 3 are a row of conv1 for a 64-px tile
 
 
 def reference(x: Array, kernel: Array, stride: int, padding: int, groups: int = 1) -> Array:
-  """Convolves with `lax.conv_general_dilated`."""
+  """Convolves `[B, H, W, in]` with `lax.conv_general_dilated`."""
   pads = [(padding, padding)] * 2
   return lax.conv_general_dilated(
     x,
@@ -28,7 +28,7 @@ def reference(x: Array, kernel: Array, stride: int, padding: int, groups: int = 
 
 
 def columns(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Concatenates the shifted maps of all taps to columns, then multiplies once."""
+  """Concatenates the shifted maps of all taps to columns `[B, oh, ow, n]`; one product follows."""
   kh, kw, _, out = kernel.shape
   x = jnp.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
   oh, ow = (x.shape[1] - kh) // stride + 1, (x.shape[2] - kw) // stride + 1
@@ -41,7 +41,7 @@ def columns(x: Array, kernel: Array, stride: int, padding: int) -> Array:
 
 
 def strip(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Computes `STRIP` neighbouring outputs of a row from a common window, by one product.
+  """Computes `STRIP` neighbouring outputs of a row of `[B, oh, ow, out]` from a common window.
 
   The columns are less than half as large as with a window per output: for conv1 11 x 15 values for
   three instead of three times 11 x 11. The arithmetic is 1.4 times as much. With few channels,
@@ -78,7 +78,7 @@ def strip(x: Array, kernel: Array, stride: int, padding: int) -> Array:
 
 
 def dense(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-  """Multiplies by one matrix from every input to every output position.
+  """Multiplies `[B, H, W, in]` by one matrix from every input to every output position.
 
   On a map with no more positions than the kernel has taps, most taps meet only padding. The matrix
   holds just the others.

@@ -175,7 +175,7 @@ def upsample_bilinear(
 
 @jax.custom_vjp
 def relu(x: Array) -> Array:
-  """Cuts `[...]` off at zero; the backward pass needs only the result."""
+  """Returns max(x, 0) of `[...]`; the backward pass needs only the result."""
   return _cut(x)[0]
 
 

@@ -19,7 +19,7 @@ Array = jax.Array
 
 
 def reference(x: Array, window: int, stride: int, padding: int) -> Array:
-  """Pools with `lax.reduce_window`."""
+  """Pools `[B, H, W, C]` with `lax.reduce_window`."""
   window_shape, strides = (1, window, window, 1), (1, stride, stride, 1)
   pads = _pad(x.shape, window, stride, padding)
   return lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, window_shape, strides, pads)
@@ -27,7 +27,7 @@ def reference(x: Array, window: int, stride: int, padding: int) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def by_place(x: Array, window: int, stride: int, padding: int) -> Array:
-  """Computes the maximum over strided slices; keeps its place in the window, a byte."""
+  """Pools `[B, H, W, C]` over strided slices; keeps each maximum's place in its window, a byte."""
   return _find(x, window, stride, padding)[0]
 
 
@@ -87,7 +87,7 @@ def _pad(shape: tuple[int, ...], window: int, stride: int, padding: int) -> list
 
 
 def by_axes(x: Array, window: int, stride: int, padding: int) -> Array:
-  """Computes the maximum along rows, then along columns, each like `by_place`."""
+  """Pools `[B, H, W, C]` along rows, then along columns, each like `by_place`."""
   return _pool_axis(_pool_axis(x, 2, window, stride, padding), 1, window, stride, padding)
 
 

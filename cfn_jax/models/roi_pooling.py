@@ -71,7 +71,7 @@ def _maxima(maps: Array, axis: int) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def pool(maps: Array, rois: Array, scale: float, size: int) -> Array:
-  """Pools without the places that a gradient needs; see `layers.roi_max_pool`.
+  """Pools `[L, h, w, C]` without the places that a gradient needs; see `layers.roi_max_pool`.
 
   It needs about 36 times the memory of a map of 38 x 63.
   """

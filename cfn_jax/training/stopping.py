@@ -119,8 +119,7 @@ class Stopping:
     return self._agreed
 
   def make_error(self, what: str) -> Stopped:
-    """Builds the exception that ends the run, with the signal, `what` happened, and the exit
-    code."""
+    """Builds the exception that ends the run; `what`: the state of the run, for the message."""
     number = self.signal or signal.SIGTERM  # the signal may have come to another host
     return Stopped(f'{signal.Signals(number).name}: {what}', 128 + number)
 

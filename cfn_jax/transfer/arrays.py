@@ -1,7 +1,7 @@
 """Files of named arrays: `.npz` (Flax's names and layouts) and `.safetensors` (PyTorch's).
 
-The record of the weights travels inside: as the array `record` of an `.npz`, as the metadata of a
-`.safetensors` file. Sizes are checked before anything is allocated, pickles are never read.
+The file contains the record of the weights: the array `record` of an `.npz`, the metadata of a
+`.safetensors` file. Sizes are checked before anything is allocated. Pickles are never read.
 """
 
 import json
@@ -21,29 +21,29 @@ WeightsError = weights_lib.WeightsError
 
 _RECORD = 'record'
 _METADATA = 'cfn_jax'
-_MAX_BYTES = 2**33  # of one array: 8 GiB, ten times AlexNet's largest at stride 2
+_MAX_BYTES = 2**33  # limit for one array: 8 GiB, ten times AlexNet's largest at stride 2
 _DTYPES = ('float16', 'bfloat16', 'float32', 'float64')
 _SAFETENSORS = {'F16': 'float16', 'BF16': 'bfloat16', 'F32': 'float32', 'F64': 'float64'}
 
 
 def save_npz(path: pathlib.Path, params: weights_lib.Params, record: Mapping[str, Any]) -> None:
-  """Writes `conv1/kernel`, `conv1/bias`, ... and the record; equal weights give equal bytes."""
+  """Writes `conv1/kernel`, `conv1/bias`, ... and the record; equal weights make equal bytes."""
   arrays = {f'{layer}/{name}': a for layer, named in params.items() for name, a in named.items()}
   text = json.dumps(record, sort_keys=True).encode('utf8')
   arrays[_RECORD] = np.frombuffer(text, np.uint8)
   with zipfile.ZipFile(path, 'w', zipfile.ZIP_STORED, allowZip64=True) as archive:
     for name, array in arrays.items():
-      # A fixed date: np.savez would write the present one.
+      # A fixed date: np.savez would write the current one.
       info = zipfile.ZipInfo(f'{name}.npy', (1980, 1, 1, 0, 0, 0))
       with archive.open(info, 'w', force_zip64=True) as file:
         np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
 
 
 def load_npz(path: pathlib.Path) -> tuple[weights_lib.Params, dict[str, Any], list[str]]:
-  """Reads what `save_npz` wrote, or any `.npz` with such names.
+  """Reads a file of `save_npz`, or any `.npz` with such names.
 
   Returns:
-    Parameters, the record (`{}` where there is none), and the names that were left over.
+    Parameters, the record (`{}` without one), and the names that were not used.
 
   Raises:
     WeightsError: the file is damaged, holds objects, or states sizes that it does not have.
@@ -131,10 +131,10 @@ def load_safetensors(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[st
 
 
 def is_float(name: str, dtype: str) -> bool:
-  """Says whether an array is of a type that is read; counters and the like are not.
+  """Returns whether an array has a type that is read; counters and the like do not.
 
   Raises:
-    WeightsError: by its name it is a weight or a bias, and of another type.
+    WeightsError: its name is that of a weight or a bias, but its type is another.
   """
   if dtype not in _DTYPES and name.rpartition('.')[2] in ('weight', 'bias'):
     raise WeightsError(f'{name} is {dtype}: one of {", ".join(_DTYPES)} is needed')

@@ -1,7 +1,7 @@
 """Caffe's `.caffemodel` to weights: AlexNet of either order, BatchNorm and Scale folded.
 
-The file says what the network is: layer order, groups, conv1's stride and padding, normalisation.
-What this project's AlexNet cannot do is refused with its reason. Sources: Caffe's
+The file describes the network: layer order, groups, conv1's stride and padding, normalisation.
+Features that this project's AlexNet lacks are refused with the reason. Sources: Caffe's
 `batch_norm_layer.cpp`, `scale_layer.cpp`, `lrn_layer.cpp`, `pooling_layer.cpp`.
 """
 
@@ -19,7 +19,7 @@ from cfn_jax.transfer import weights as weights_lib
 Layer = caffe_layers.Layer
 WeightsError = weights_lib.WeightsError
 
-# What a setting must be, and what it is where a file does not state it.
+# The required value of a setting, and its default in a file without it.
 _LRN = {
   'local_size': (5, 5),
   'alpha': (1e-4, 1),
@@ -30,12 +30,12 @@ _LRN = {
 _POOLING = {'pool': (0, 0), 'kernel_size': (3, 0), 'stride': (2, 1), 'pad': (0, 0)}
 _STEPS = (
   {'conv1': {'dilation': (1, 1)}}
-  | {  # of convolutions; conv1's are read
+  | {  # for convolutions; conv1's are read
     name: {'dilation': (1, 1), 'stride': (1, 1), 'pad': (padding, 0)}
     for name, padding in zip(figures.CONVOLUTIONS[1:], figures.PADDINGS[1:])
   }
 )
-_PASSED_ON = ('Split', 'Dropout', 'Silence')  # a convolution's output goes through unchanged
+_PASSED_ON = ('Split', 'Dropout', 'Silence')  # layers that pass a convolution's output unchanged
 _ACTIVATIONS = ('AbsVal', 'BNLL', 'ELU', 'Exp', 'PReLU', 'Power', 'Sigmoid', 'Swish', 'TanH')
 _COPY = re.compile('(.+)_s[0-9]+')  # a layer of one column of a siamese network
 _UNREAD = '?'  # the output of a layer that is not read
@@ -45,7 +45,7 @@ def read_caffemodel(path: pathlib.Path) -> layouts.Found:
   """Reads a `.caffemodel`.
 
   Raises:
-    WeightsError: it is none, is cut or damaged, or is a network that AlexNet cannot stand for.
+    WeightsError: it is none, is truncated or damaged, or is a network unlike AlexNet.
   """
   with weights_lib.named_errors(path):
     layers = caffe_layers.read_layers(path)
@@ -54,7 +54,7 @@ def read_caffemodel(path: pathlib.Path) -> layouts.Found:
 
 
 def _first_copies(layers: list[Layer]) -> list[Layer]:
-  """Makes one column of a siamese network (`conv1_s1` .. `conv1_s9`), under the plain names.
+  """Returns one column of a siamese network (`conv1_s1` .. `conv1_s9`) under the plain names.
 
   Raises:
     WeightsError: the copies of a layer have different weights.
@@ -116,7 +116,7 @@ def _read(layers: list[Layer], *, siamese: bool) -> layouts.Found:
 
 
 def _check_groups(ours: dict[str, Layer], params: weights_lib.Params) -> None:
-  """The groups that a layer states must be those that the channels imply."""
+  """Checks that the stated groups of a layer are those that the channels imply."""
   channels = {
     name: params[name]['kernel'].shape[2:] for name in params if name in figures.CONVOLUTIONS
   }
@@ -130,7 +130,7 @@ def _check_groups(ours: dict[str, Layer], params: weights_lib.Params) -> None:
 
 
 def _find_order(layers: list[Layer]) -> str:
-  """Finds which of pooling and LRN comes first after conv1 and conv2, and checks both."""
+  """Finds the order of pooling and LRN after conv1 and conv2, and checks both."""
   relevant = [layer for layer in layers if layer.type in ('Pooling', 'LRN')]
   if not relevant:
     return ''
@@ -156,7 +156,7 @@ def _find_order(layers: list[Layer]) -> str:
 
 
 def _between(layers: list[Layer], first: str, second: str) -> list[Layer]:
-  """Returns the layers that lead from one to the other; a file may hold other branches too."""
+  """Returns the layers between two; a file may have other branches too."""
   names = [layer.name for layer in layers]
   start = layers[names.index(first)]
   blobs, found = set(start.tops), []
@@ -177,8 +177,10 @@ def _check_settings(layer: Layer, wanted: Mapping[str, tuple[float, float]]) -> 
 def _fold_normalisation(
   layers: list[Layer], ours: dict[str, Layer], arrays: layouts.Arrays
 ) -> set[str]:
-  """Folds each BatchNorm and Scale into the layer whose output it takes; returns their names."""
-  source: dict[str, str] = {}  # which layer's plain output a blob is; '' after a ReLU, a pooling
+  """Folds each BatchNorm and Scale into the layer before it; returns their names."""
+  source: dict[
+    str, str
+  ] = {}  # the layer whose plain output a blob is; '' after a ReLU or a pooling
   previous, folded = '', set()
   last = max(place for place, layer in enumerate(layers) if layer.name in weights_lib.LAYERS)
   for place, layer in enumerate(layers):
@@ -191,7 +193,7 @@ def _fold_normalisation(
         gain, shift = _affine(layer)
         _fold(given, gain, shift, arrays, layer.name)
         folded.add(layer.name)
-      elif not given and place < last:  # within the network that is read
+      elif not given and place < last:  # inside the part of the network that is read
         raise WeightsError(
           f"{layer.name} ({layer.type}) does not follow a convolution directly, but '{bottom}': it "
           'cannot be folded'

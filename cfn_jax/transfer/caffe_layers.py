@@ -1,6 +1,6 @@
 """Reads the layers of a `.caffemodel`: names, connections, settings, and arrays on demand.
 
-Today's form (`layer`) and the one before 2015 (`layers`, types as numbers) are read. Protocol
+It reads today's form (`layer`) and the one before 2015 (`layers`, types as numbers). Protocol
 Buffers holds the whole file while its arrays are made: a file of 244 MB takes 0.7 GB and 3.5 s.
 """
 
@@ -38,8 +38,8 @@ class Layer:
   """One layer of the file.
 
   Attributes:
-    settings: numbers by Caffe's names; `{}` where the file says nothing.
-    configured: the file holds settings for this layer, so what they leave out has Caffe's default.
+    settings: numbers by Caffe's names; `{}` if the file has none.
+    configured: the file has settings for this layer, so missing ones have Caffe's default.
     blobs: BlobProto messages.
   """
 
@@ -57,11 +57,11 @@ class Layer:
 
 
 def read_layers(path: pathlib.Path) -> list[Layer]:
-  """Reads all layers; their arrays are made when they are asked for.
+  """Reads all layers; their arrays are made on demand.
 
   Raises:
-    WeightsError: the file is no `.caffemodel`, is cut, or uses a form of 2013 (V0) that Caffe's own
-      upgrade tool must convert first.
+    WeightsError: the file is no `.caffemodel`, is truncated, or uses a form of 2013 (V0) that
+      Caffe's own upgrade tool must convert first.
   """
   check_size(path.stat().st_size)
   try:
@@ -88,7 +88,7 @@ def check_size(size: int) -> None:
 
 
 def _check_types(read: message.Message) -> None:
-  """Refuses known fields of another type: Protocol Buffers passes over them as if unknown."""
+  """Refuses known fields of another type: Protocol Buffers skips them like unknown ones."""
   known = read.DESCRIPTOR.fields_by_number
   for field in unknown_fields.UnknownFieldSet(read):
     if field.field_number in known:

@@ -1,7 +1,7 @@
 """The part of Caffe's `caffe.proto` that AlexNet needs, as messages of Protocol Buffers.
 
-One schema reads and writes both files. Names and numbers are Caffe's; Protocol Buffers passes over
-the fields that are not listed. All whole numbers are int64, which holds Caffe's int32 and uint32.
+One schema reads and writes both files. Names and numbers are Caffe's. Protocol Buffers skips the
+fields that are not listed. All whole numbers are int64, which holds Caffe's int32 and uint32.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-# Each field: its name, its number and its type; a star says that it is repeated.
+# Each field: its name, its number and its type; a star marks repeated ones.
 _MESSAGES = {
   'BlobShape': 'dim 1 int64*',
   'BlobProto': 'num 1 int64, channels 2 int64, height 3 int64, width 4 int64, data 5 float*, '
@@ -40,11 +40,11 @@ _MESSAGES = {
 
 
 def _describe(*, packed: bool) -> descriptor_pb2.FileDescriptorProto:
-  """Builds the schema; its edition demands UTF-8 of texts and keeps numbers that no enum has.
+  """Builds the schema; its edition requires UTF-8 texts and keeps unknown enum numbers.
 
   Args:
-    packed: the numbers of arrays are bytes. NumPy takes those without a Python object for each, but
-      only numbers in one piece are read so: files may hold them in several, or one by one.
+    packed: the numbers of arrays are bytes, which NumPy reads without a Python object for each.
+      That works only for numbers in one piece: files may have them in several, or one by one.
   """
   types = descriptor_pb2.FieldDescriptorProto.Type
   features = descriptor_pb2.FeatureSet
@@ -75,7 +75,7 @@ def _describe(*, packed: bool) -> descriptor_pb2.FileDescriptorProto:
 
 
 def _load(*, packed: bool) -> dict[str, Any]:
-  pool = descriptor_pool.DescriptorPool()  # of its own: Caffe's `caffe_pb2` may be loaded too
+  pool = descriptor_pool.DescriptorPool()  # its own, since Caffe's `caffe_pb2` may be loaded too
   pool.AddSerializedFile(_describe(packed=packed).SerializeToString())
   return message_factory.GetMessageClassesForFiles(['caffe.proto'], pool)
 

@@ -1,7 +1,7 @@
 """Weights to Caffe: `deploy.prototxt` and `.caffemodel`, written without Caffe.
 
-One message makes both files, so that they cannot disagree. The arrays are encoded and written layer
-by layer. A CFN is one trunk over all tiles (its batch), then a Reshape that puts them side by side.
+One message makes both files, so they agree. The arrays are encoded and written layer by layer. A
+CFN is one trunk over all tiles (its batch), then a Reshape that puts them side by side.
 """
 
 import pathlib
@@ -23,11 +23,11 @@ def save_caffe(
   name: str,
   comment: str,
 ) -> None:
-  """Writes the network up to the last layer that there is.
+  """Writes the network up to its last layer.
 
   Args:
-    name: the network's, in both files.
-    comment: a line for whoever opens the prototxt.
+    name: the name of the network in both files.
+    comment: a line at the head of the prototxt.
 
   Raises:
     WeightsError: a layer is missing in between, or the arrays are too large for the format.
@@ -41,7 +41,7 @@ def save_caffe(
   text = text_format.MessageToString(net)
   prototxt.write_text(f'# {comment}\n{text}', encoding='utf8')
   with model.open('wb') as file:
-    # Messages that follow each other are one: no more than a layer's arrays is encoded at once.
+    # Consecutive messages merge into one, so at most a layer's arrays are encoded at once.
     file.write(caffe_schema.PackedNetParameter(name=name).SerializeToString())
     for layer in net.layer:
       part = caffe_schema.PackedNetParameter(layer=[layer])
@@ -51,7 +51,7 @@ def save_caffe(
 
 
 def check_layers(weights: weights_lib.Weights) -> tuple[str, ...]:
-  """Returns the layers of a network; raises WeightsError where one is missing in between."""
+  """Returns the layers of a network; raises WeightsError if one is missing in between."""
   present = weights.layers()
   wanted = weights_lib.LAYERS[: weights_lib.LAYERS.index(present[-1]) + 1]
   missing = [name for name in wanted if name not in present]

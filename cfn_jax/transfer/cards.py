@@ -1,7 +1,7 @@
-"""The model card beside exported weights: what they are, how to feed them, where they come from.
+"""The model card beside exported weights: the network, its input, and its origin.
 
-`model_card.json` is read back: it tells what a `.pth` or `.caffemodel` file alone cannot. It counts
-only for the very file whose sha256 it holds. `model_card.md` is the same for people.
+`model_card.json` is read back: it has facts that a `.pth` or `.caffemodel` file lacks. It counts
+only for the file whose sha256 it has. `model_card.md` is the same for people.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ _LICENCE = (
 
 
 def make_record(weights: weights_lib.Weights) -> dict[str, Any]:
-  """Returns all of the weights but their arrays, as plain values."""
+  """Returns the weights without their arrays, as plain values."""
   return weights.describe() | {
-    # One order of the keys, so that equal weights make equal files.
+    # A fixed order of the keys, so that equal weights make equal files.
     'origin': json.loads(json.dumps(weights_lib.json_ready(weights.origin), sort_keys=True)),
   }
 
@@ -48,12 +48,12 @@ def save_card(folder: pathlib.Path, weights: weights_lib.Weights, files: list[st
     'licence': _LICENCE,
   }
   (folder / NAME).write_text(json.dumps(card, indent=2) + '\n', encoding='utf8')
-  # A path, or a foreign record, may hold what UTF-8 cannot.
+  # A path, or a foreign record, may contain bytes that are not UTF-8.
   (folder / TEXT_NAME).write_text(_describe(card), encoding='utf8', errors='backslashreplace')
 
 
 def list_files(folder: pathlib.Path) -> list[str]:
-  """Returns the names of the files that a folder's card was written for, and of the card's own.
+  """Returns the names of the files of a folder's card, and of the card's own files.
 
   Raises:
     WeightsError: the card cannot be read.
@@ -64,10 +64,10 @@ def list_files(folder: pathlib.Path) -> list[str]:
 
 
 def find_record(path: pathlib.Path) -> dict[str, Any]:
-  """Returns the record in the card beside a file, `{}` where none is about this very file.
+  """Returns the record in the card beside a file; `{}` if none belongs to this file.
 
   Raises:
-    WeightsError: the card cannot be read, or tells another digest for this name.
+    WeightsError: the card cannot be read, or has another digest for this name.
   """
   card_path = path.with_name(NAME)
   if not card_path.is_file():

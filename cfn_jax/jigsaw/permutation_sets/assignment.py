@@ -1,10 +1,10 @@
-"""Algorithm 1 of the paper for grids whose permutations are too many to go through.
+"""Algorithm 1 of the paper for grids with too many permutations to try all.
 
 Paper: section 4.2, Algorithm 1. The sum of the distances from a permutation to the chosen ones is
-N T minus the counts, position by value, that it passes through. The permutation with the largest
-sum is therefore the cheapest assignment of values to positions, and noise too small to change the
-optimum breaks ties at random. The smallest sum has no such form, since the chosen ones themselves
-would win: it is looked for among all permutations one swap away from a chosen one.
+N T minus its counts, position by value. So the permutation with the largest sum is the cheapest
+assignment of values to positions, and noise too small to change the optimum breaks ties at random.
+The smallest sum has no such form, since the chosen ones themselves would win. It is searched among
+all permutations one swap away from a chosen one.
 """
 
 import itertools
@@ -15,8 +15,8 @@ import numpy as np
 from cfn_jax.jigsaw.permutation_sets.measures import get_distance_sum
 
 TRIES = 8  # tied optima that `spread` compares at each step
-FAILURES = 200  # draws in a row without a new permutation before the search gives up
-TAKEN = -(2**30)  # a sum that no later step lifts above a free candidate's
+FAILURES = 200  # consecutive draws without a new permutation before the search gives up
+TAKEN = -(2**30)  # a sum that no later step raises above a free candidate's
 
 
 class Chosen:
@@ -34,7 +34,7 @@ class Chosen:
       self.add(row)
 
   def add(self, permutation: np.ndarray) -> None:
-    """Takes a permutation `[T]` into the set."""
+    """Adds a permutation `[T]` to the set."""
     self.rows[self.num] = permutation
     self.counts[self._positions, permutation] += 1
     self._has[self._positions, permutation, self.num] = 1
@@ -52,8 +52,8 @@ class Chosen:
 def extend_farthest(
   core: np.ndarray, num: int, *, ties: str, min_distance: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """Extends `core` `[k, T]` to up to `num` permutations, each as far as can be from the others."""
-  import scipy.optimize  # takes longer to import than most sets take to make
+  """Extends `core` `[k, T]` to at most `num` permutations, each as far as possible from others."""
+  import scipy.optimize  # its import takes longer than making most sets
 
   tiles = core.shape[1]
   chosen = Chosen(num, core)
@@ -62,8 +62,8 @@ def extend_farthest(
   while chosen.num < num:
     best, best_key = None, (0, 0)
     failures = 0
-    # Noise below 1 in all cannot change which integer sum is smallest; where every optimum is
-    # taken or too close, more noise leads to the next best.
+    # Noise below 1 in total cannot change which integer sum is smallest. If every optimum is taken
+    # or too close, more noise leads to the next best.
     while failures < FAILURES:
       noise = rng.random((tiles, tiles)) * (2.0 ** (failures // TRIES) / tiles)
       _, values = scipy.optimize.linear_sum_assignment(chosen.counts + noise)
@@ -89,14 +89,14 @@ def extend_nearest(
   swaps = np.array(list(itertools.combinations(range(tiles), 2)))
   capacity = num * len(swaps)
   near = np.zeros((tiles, capacity), np.uint8)  # the permutations one swap away, as columns
-  shared = np.full(capacity, TAKEN, np.int32)  # positions, with all chosen ones together
+  shared = np.full(capacity, TAKEN, np.int32)  # positions shared with all chosen ones together
   places: dict[bytes, int] = {}
   chosen = Chosen(num, first[None])
   places[first.tobytes()] = capacity  # a chosen one is no candidate
   size = 0
   while chosen.num < num:
     last = chosen.rows[chosen.num - 1]
-    # One more chosen one: its shared positions are added to each candidate's sum.
+    # The shared positions of the new one are added to each candidate's sum.
     for position in range(tiles):
       shared[:size] += near[position, :size] == last[position]
     place = places[last.tobytes()]
@@ -124,8 +124,8 @@ def extend_steered(
 ) -> np.ndarray:
   """Extends `core` `[k, T]` to `num` permutations whose sums of shared positions follow `wanted`.
 
-  `wanted(n, distance_sum)` returns how many positions the next one should share with the `n` chosen
-  ones together. From a chosen or a drawn permutation, swaps walk towards it.
+  `wanted(n, distance_sum)` returns the number of positions that the next one should share with the
+  `n` chosen ones together. Swaps lead from a chosen or drawn permutation towards it.
   """
   tiles = core.shape[1]
   chosen = Chosen(num, core)
@@ -137,7 +137,7 @@ def extend_steered(
       start = rng.permutation(tiles)
       member = chosen.rows[rng.integers(chosen.num)]
       if abs(chosen.get_shared(member) - goal) < abs(chosen.get_shared(start) - goal):
-        # Away from the chosen one itself, which may not be taken again.
+        # Leave the chosen one itself, which may not be taken again.
         start = member.astype(np.int64)
         p, q = rng.choice(tiles, 2, replace=False)
         start[[p, q]] = start[[q, p]]
@@ -156,10 +156,10 @@ def extend_steered(
 
 
 def _walk(counts: np.ndarray, permutation: np.ndarray, goal: int) -> np.ndarray:
-  """Swaps pairs of values as long as the sum of the counts gets nearer to `goal`."""
+  """Swaps pairs of values while the sum of the counts gets nearer to `goal`."""
   permutation = permutation.copy()
   while True:
-    passed = counts[:, permutation]  # [p, q]: the count at p of the value that stands at q
+    passed = counts[:, permutation]  # [p, q]: the count at p of the value at q
     now = np.diag(passed)
     sums = now.sum() + passed + passed.T - now[:, None] - now[None, :]
     np.fill_diagonal(sums, now.sum())

@@ -1,8 +1,8 @@
-"""Permutation sets on disk: `.npy`, the authors' binary, and text, told apart by their content.
+"""Permutation sets on disk: `.npy`, the authors' binary, and text, recognised by content.
 
-Files in the wild count tiles from 0 or from 1; everything here is zero-based once it is loaded. A
-file is refused, with the number of the row (the first row is 1), unless every row is a permutation
-and no row occurs twice. A header is never believed before the file's size agrees with it.
+Files count tiles from 0 or from 1; a loaded set is zero-based. A file is refused, with the number
+of the row (the first row is 1), unless every row is a permutation and no row occurs twice. A header
+is trusted only if the file's size agrees with it.
 """
 
 import dataclasses
@@ -26,15 +26,15 @@ NPY_MAGIC = b'\x93NUMPY'
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-  """A permutation set from a file, and what was done to it."""
+  """A permutation set from a file, and its conversion."""
 
   permutations: np.ndarray  # uint8 [N, T], zero-based
   format: str  # 'npy', 'binary' or 'text'
-  base: int  # what the file counts tiles from: 0 or 1
+  base: int  # the first tile number of the file: 0 or 1
 
   @property
   def note(self) -> str:
-    """Says what the file holds and what was converted, in one line."""
+    """Returns the contents of the file and the conversion, in one line."""
     num, tiles = self.permutations.shape
     base = '0-based' if self.base == 0 else '1-based, converted to 0-based'
     return f'{num} permutations of {tiles} tiles ({self.format}, {base})'
@@ -43,7 +43,7 @@ class Loaded:
 def load_permutations(path: str | os.PathLike[str], *, grid: int = 0) -> Loaded:
   """Loads a permutation set; with `grid`, one of grid x grid tiles.
 
-  Raises `PermutationError` with the path and, where a row is at fault, its number.
+  Raises `PermutationError` with the path and, for a bad row, its number.
   """
   path = pathlib.Path(path)
   try:
@@ -106,7 +106,7 @@ def _parse_npy(content: bytes) -> np.ndarray:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')
       shape, fortran, dtype = read(stream)
-  except Exception as error:  # NumPy parses the header as Python: damage shows in many ways
+  except Exception as error:  # NumPy parses the header as Python: damage raises many types
     reason = str(error).splitlines()[0][:80] if str(error) else ''
     raise PermutationError(
       f'damaged .npy header ({type(error).__name__} {reason})'.replace(' )', ')')
@@ -179,7 +179,7 @@ def _check_rows(rows: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def save_permutations(path: str | os.PathLike[str], permutations: np.ndarray) -> None:
-  """Saves a set uint8 `[N, T]` whole or not at all; the suffix decides the format.
+  """Saves a set uint8 `[N, T]` completely or not at all; the suffix decides the format.
 
   `.npy` uint8, zero-based; `.bin` the authors' int32 binary, one-based; `.csv` and `.txt` text,
   zero-based. Raises `PermutationError` for another suffix or a place that cannot be written.
@@ -206,7 +206,7 @@ def encode_permutations(path: str | os.PathLike[str], permutations: np.ndarray) 
 
 
 def write_files(contents: dict[pathlib.Path, bytes]) -> None:
-  """Writes files through temporary neighbours: all of them, or none where one cannot be written."""
+  """Writes files through temporary neighbours: all, or none if one cannot be written."""
   temporaries: dict[pathlib.Path, pathlib.Path] = {}
   umask = os.umask(0)
   os.umask(umask)

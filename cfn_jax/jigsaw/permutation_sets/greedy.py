@@ -1,8 +1,8 @@
 """Algorithm 1 of the paper over every permutation of up to nine tiles, without a T! x T table.
 
-Paper: section 4.2, Algorithm 1. A step of the greedy search needs, for every permutation, how many
-positions it shares with all chosen ones together. That number is a sum over positions, so cut each
-permutation in two: the first half lists k values in some order, the second half lists the others.
+Paper: section 4.2, Algorithm 1. For every permutation, a step of the greedy search needs the number
+of positions that it shares with all chosen ones together. That number is a sum over positions. Cut
+each permutation in two: the first half lists k values in some order, the second half the others.
 The sum of a permutation is the sum of its halves, and there are few halves: for nine tiles 126
 value sets, each with 24 orders of the first four positions and 120 of the last five, against
 362,880 permutations. The best of a value set is its best first half with its best second half.
@@ -19,10 +19,10 @@ MAX_TILES = 9  # 10! permutations would take ten times the time and memory
 
 
 class Candidates:
-  """All permutations of `tiles` tiles, and how much each shares with the ones chosen so far.
+  """All permutations of `tiles` tiles, and the positions that each shares with the chosen ones.
 
-  A candidate is named by its index into an array `[S, K, L]`: value set, order of the first half,
-  order of the second half.
+  A candidate is an index into an array `[S, K, L]`: value set, order of the first half, order of
+  the second half.
   """
 
   def __init__(self, tiles: int, num: int):
@@ -47,7 +47,7 @@ class Candidates:
     self._gap = np.empty(shape, dtype)
 
   def add(self, permutation: np.ndarray) -> None:
-    """Takes a permutation uint8 `[T]` into the chosen set."""
+    """Adds a permutation uint8 `[T]` to the chosen set."""
     k = self.half
     first = self._first_has[np.arange(k), permutation[:k]].sum(0, dtype=np.int8)  # [S, K]
     second = self._second_has[np.arange(self.tiles - k), permutation[k:]].sum(0, dtype=np.int8)
@@ -69,18 +69,18 @@ class Candidates:
   def pick_farthest(self, ties: str, min_distance: int, rng: np.random.Generator) -> int:
     """Picks a candidate with the largest sum of distances, by index; -1 when none is left.
 
-    Only those at `min_distance` or more from each chosen one count.
+    Only candidates at `min_distance` or more from each chosen one count.
     """
     least = self.first_shared.min(1) + self.second_shared.min(1)  # [S]
     sets = np.flatnonzero(least == least.min())
-    # In each of these value sets the tied ones are the best firsts times the best seconds.
+    # In each of these value sets, ties are the best firsts times the best seconds.
     first = self.first_shared[sets]
     second = self.second_shared[sets]
     first = first == first.min(1, keepdims=True)
     second = second == second.min(1, keepdims=True)
     pick = {'spread': self._pick_spread, 'random': self._pick_random, 'first': self._pick_first}
     index = pick[ties](sets, first, second, self.tiles - min_distance, rng)
-    # Everything at the optimum may be chosen already, or too close: then the next best.
+    # If everything at the optimum is chosen already, or too close: the next best.
     return index if index >= 0 else self.pick_nearest(0, ties, min_distance, rng)
 
   def _pick_spread(
@@ -111,9 +111,9 @@ class Candidates:
     limit: int,
     rng: np.random.Generator,
   ) -> int:
-    sizes = first.sum(1) * second.sum(1)  # tied ones in each value set
+    sizes = first.sum(1) * second.sum(1)  # ties in each value set
     ends = np.cumsum(sizes)
-    for _ in range(50):  # nearly all of them are free, so the first draw nearly always counts
+    for _ in range(50):  # nearly all are free, so the first draw nearly always counts
       draw = int(rng.integers(ends[-1]))
       place = int(np.searchsorted(ends, draw, side='right'))
       seconds = np.flatnonzero(second[place])

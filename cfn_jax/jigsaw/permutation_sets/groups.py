@@ -1,6 +1,6 @@
 """Permutation sets of a 3x3 grid from groups on nine points, built from their algebra.
 
-Beyond the paper. Two elements of a group agree at as many points as one of its elements fixes, so a
+Not in the paper. Two elements of a group agree at as many points as one of its elements fixes. So a
 group in which no element but the identity fixes more than k points has minimum distance 9 - k:
 
 - the 9 shifts of GF(9), x -> x + b: none fixes a point, minimum 9;
@@ -9,7 +9,7 @@ group in which no element but the identity fixes more than k points has minimum 
 - PGammaL(2,8), those after x -> x, x^2 or x^4: 1512, at most three, minimum 6.
 
 Each contains a subgroup of nine that takes every point to every point exactly once. Its cosets are
-Latin squares, so whole cosets and a part of one more have the largest mean distance that there is.
+Latin squares, so whole cosets and a part of one more have the largest possible mean distance.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ POINTS = 9
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """What is known of a group before it is built."""
+  """The facts about a group before it is built."""
 
   name: str
   size: int
@@ -59,7 +59,7 @@ def make_field(prime: int, polynomial: tuple[int, ...]) -> tuple[np.ndarray, np.
   for i in range(degree):
     product = (digits[:, i, None, None] * power[None]) % prime @ weights  # [q, q]
     multiply = add[multiply, product]
-    carry = power[:, -1:]  # times x: move up one place and reduce the place that falls off
+    carry = power[:, -1:]  # times x: move up one place and reduce the carry
     moved = np.concatenate([np.zeros_like(carry), power[:, :-1]], axis=1)
     power = (moved + carry * np.array(polynomial)) % prime
   return add, multiply
@@ -134,8 +134,8 @@ def make_group(name: str) -> np.ndarray:
 def make_code(num: int, tiles: int, *, min_distance: int, rng: np.random.Generator) -> np.ndarray:
   """Makes `num` permutations uint8 `[N, 9]` of the smallest group that is large enough.
 
-  With num = 0, the whole of the largest group that keeps `min_distance`. The mean distance is the
-  largest possible one for every N. The generator names points and values anew, which changes no
+  num = 0 means the whole of the largest group that keeps `min_distance`. The mean distance is the
+  largest possible one for every N. The generator renames points and values, which changes no
   distance, and picks the cosets.
   """
   if tiles != POINTS:

@@ -1,4 +1,4 @@
-"""What a permutation set is worth: Hamming distances over distinct pairs, bounds, a fingerprint.
+"""Measures of a permutation set: Hamming distances over distinct pairs, bounds, a fingerprint.
 
 Paper: section 4.2 and Table 4 (mean and minimum Hamming distance). Every other permutation module
 builds on this one; it imports nothing of ours. A permutation set is uint8 `[N, T]`, zero-based, and
@@ -15,7 +15,7 @@ from cfn_jax.errors import CfnError
 
 
 class PermutationError(CfnError):
-  """A permutation set that cannot be made, read or written; the message is one clear line."""
+  """A permutation set that cannot be made, read or written; the message is one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Summary:
 
 
 def make_rng(seed: int) -> np.random.Generator:
-  """Makes the generator that every random choice of a permutation set comes from."""
+  """Makes the generator of every random choice of a permutation set."""
   if not 0 <= seed < 2**64:
     raise PermutationError(f'permutations.seed={seed}: must be from 0 to 2**64 - 1')
   return np.random.Generator(np.random.Philox(key=np.array([seed, 0], np.uint64)))
 
 
 def count_values(permutations: np.ndarray) -> np.ndarray:
-  """Counts how often each value stands at each position: int64 `[T, T]`, position by value.
+  """Counts the occurrences of each value at each position: int64 `[T, T]`, position by value.
 
   >>> count_values(np.array([[0, 1], [1, 0], [1, 0]])).tolist()
   [[1, 2], [2, 1]]
@@ -49,9 +49,9 @@ def count_values(permutations: np.ndarray) -> np.ndarray:
 def get_largest_mean(num: int, tiles: int) -> float:
   """Returns the upper bound of the mean distance of `num` permutations of `tiles` tiles.
 
-  Two permutations agree at a position where they hold the same value there, so the fewest pairs
-  agree when the values are spread as evenly as integers allow: with N = q T + r, r values occur
-  q + 1 times and the others q times.
+  Two permutations agree at a position if they have the same value there. So the fewest pairs agree
+  if the values are spread as evenly as integers allow: with N = q T + r, r values occur q + 1 times
+  and the others q times.
 
   >>> get_largest_mean(9, 9), get_largest_mean(10, 9)
   (9.0, 8.8)
@@ -62,7 +62,7 @@ def get_largest_mean(num: int, tiles: int) -> float:
 
 
 def get_largest_num(tiles: int, min_distance: int) -> int:
-  """Returns the most permutations that can all differ at `min_distance` positions: T!/(d-1)!.
+  """Returns the most permutations that all differ at d = `min_distance` positions: T!/(d-1)!.
 
   Two of them never share the values of the first T-d+1 positions (Singleton's bound).
 
@@ -107,7 +107,7 @@ def get_min_distance(permutations: np.ndarray, block: int = 1024) -> int:
     agreeing = one_hot[start : start + block] @ one_hot[start:].T  # [block, N - start]
     np.fill_diagonal(agreeing, 0)
     most = max(most, float(agreeing.max()))
-    if most == tiles - 2:  # different permutations differ at two positions or more
+    if most == tiles - 2:  # distinct permutations differ at two positions or more
       break
   return tiles - int(most)
 

@@ -1,8 +1,8 @@
-"""The permutation set: which shuffles of the tiles a puzzle may show, one class each.
+"""The permutation set: the shuffles that a puzzle may show, one class each.
 
 Paper: section 4.2, Algorithm 1 and Table 4. The set decides how hard and how ambiguous the task is.
-In the flow it stands beside the images: `puzzle[i] = tiles[permutation[i]]`, zero-based, tiles in
-reading order, and the label is the row's number. NumPy and SciPy only: loader processes import it.
+`puzzle[i] = tiles[permutation[i]]`, zero-based, tiles in reading order, and the label is the row's
+number. NumPy and SciPy only: loader processes import it.
 """
 
 import math
@@ -52,22 +52,23 @@ def make_permutations(
   min_distance: int = 0,
   columns: int = 0,
 ) -> np.ndarray:
-  """Makes a permutation set uint8 `[N, T]`, zero-based, the same bytes for the same arguments.
+  """Makes a permutation set uint8 `[N, T]`, zero-based; equal arguments make equal bytes.
 
   Args:
-    num: N. 0 is as many as there are, where a minimum distance or method 'code' limits it.
+    num: N. 0: as many as possible, if a minimum distance or method 'code' limits it.
     method: 'max', 'min' and 'mid' are Algorithm 1 (largest, smallest, any distance to the chosen
       ones); 'target' steers to the mean distance `mean`; 'code' takes a group of permutations.
-    seed: draws the first permutation, and the rest where the method leaves a choice.
+    seed: draws the first permutation, and others if the method leaves a choice.
     grid: tiles along a side, 2 to 5.
-    ties: which of the equally good permutations Algorithm 1 takes: 'spread' the one whose smallest
-      distance to the chosen ones is largest, then at random; 'random'; 'first' in order of values.
+    ties: the choice of Algorithm 1 among equally good permutations: 'spread': the one whose
+      smallest distance to the chosen ones is largest, then at random; 'random'; 'first' in order of
+      values.
     mean: the wanted mean distance of method 'target', in tiles; 0 for the other methods.
-    min_distance: the smallest distance allowed between two permutations, in tiles; 0 is any.
-    columns: tiles along a row where the grid is not square; 0 is `grid`.
+    min_distance: the smallest distance allowed between two permutations, in tiles; 0: any.
+    columns: tiles along a row if the grid is not square; 0: `grid`.
 
   Raises:
-    PermutationError: in one line, what cannot be had, and what can.
+    PermutationError: one line with the impossible request, and the possible ones.
   """
   columns = columns or grid
   tiles = grid * columns
@@ -96,7 +97,7 @@ def make_permutations(
 def prune_permutations(
   permutations: np.ndarray, *, num: int = 0, min_distance: int = 0, seed: int = 0
 ) -> np.ndarray:
-  """Removes similar rows of a set `[N, T]`, then cuts it to `num` rows; 0 keeps all left."""
+  """Removes similar rows of a set `[N, T]`, then cuts it to `num` rows; 0 keeps all."""
   tiles = permutations.shape[1]
   _check_distances('max', tiles, 0.0, min_distance)
   if num < 0 or num == 1:
@@ -113,7 +114,7 @@ def prune_permutations(
 def find_mean_range(
   num: int, *, grid: int = 3, columns: int = 0, ties: str = 'spread', seed: int = 0
 ) -> tuple[float, float]:
-  """Finds the lowest and highest mean distance that method 'target' reaches with `num` rows."""
+  """Returns the lowest and highest mean distance of method 'target' with `num` rows."""
   tiles = grid * (columns or grid)
   return target.find_mean_range(num, tiles, ties=ties, seed=seed)
 

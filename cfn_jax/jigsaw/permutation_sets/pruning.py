@@ -2,7 +2,7 @@
 
 Paper: Table 4, the rows with 95 to 6 permutations, made from the 100 of Algorithm 1 "by removing
 similar entries". Keeping as many as possible is a largest independent set in the graph whose edges
-join two permutations that are too close.
+join permutations that are too close.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ def keep_distant(
   np.fill_diagonal(conflicts, False)
   num = len(permutations)
   kept = np.zeros(num, bool)
-  against = np.zeros(num, np.int64)  # how many kept rows each row conflicts with
+  against = np.zeros(num, np.int64)  # number of kept rows that each row conflicts with
   free_again = np.zeros(num, np.int64)  # the step from which a row may return
   best = kept.copy()
   degree = conflicts.sum(1)
@@ -63,13 +63,13 @@ def cut(
 ) -> np.ndarray:
   """Cuts a pruned set to `num` rows with as large a mean distance as the search finds.
 
-  Removes one row at a time, the one whose distances to the others sum least, then exchanges rows
-  for others of the set it came from; also from other starts, grown row by row.
+  It removes one row at a time, the one with the smallest sum of distances to the others. Then it
+  exchanges rows for others of the set. It also tries other starts, grown row by row.
 
   Args:
     permutations: the set before pruning, uint8 `[N, T]`.
     kept: the numbers of the rows that pruning kept, `num` or more.
-    num: the rows wanted.
+    num: the number of rows to keep.
     min_distance: the distance that pruning enforced.
     rng: draws the starts.
   """
@@ -92,7 +92,7 @@ def cut(
 def _grow(
   distances: np.ndarray, allowed: np.ndarray, num: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """Grows up to `num` rows from a drawn one, each allowed with, and farthest from, those before."""
+  """Grows up to `num` rows from a drawn one, each as far as possible from the others."""
   row = int(rng.integers(len(distances)))
   rows = [row]
   free = allowed[row].copy()
@@ -108,7 +108,7 @@ def _grow(
 
 
 def _exchange(distances: np.ndarray, allowed: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Exchanges a row for one outside as long as that raises the sum of the distances."""
+  """Exchanges a row for one outside while that raises the sum of the distances."""
   rows = rows.copy()
   everything = np.arange(len(distances))
   while True:
@@ -117,7 +117,7 @@ def _exchange(distances: np.ndarray, allowed: np.ndarray, rows: np.ndarray) -> n
       return rows
     between = distances[np.ix_(outside, rows)]  # [outside, rows]
     clashes = ~allowed[np.ix_(outside, rows)]
-    # Only the row that leaves may be too close to the one that comes.
+    # Only the leaving row may be too close to the new one.
     fits = clashes.sum(1, keepdims=True) == clashes
     gains = between.sum(1, keepdims=True) - between - distances[np.ix_(rows, rows)].sum(1)
     gains = np.where(fits, gains, -1)

@@ -1,10 +1,10 @@
-"""The symmetries of a permutation set: which ways to move the tiles lead from puzzle to puzzle.
+"""The symmetries of a permutation set: the moves of tiles that map puzzles to puzzles.
 
-Beyond the paper. `puzzle[i] = tiles[s[i]]`, so to permute the places of a puzzle by k turns s into
-`s[k]`. Where that is of the set for every s, k is a symmetry: the same network may be asked about
-the permuted puzzle, and its answer read back (evaluation/puzzles/voting.py). Symmetries are a
-group. A whole code of N permutations has N of them, though its own rows are none: a code is a coset
-of a group, not a group. A set of the greedy methods has the identity alone.
+Not in the paper. `puzzle[i] = tiles[s[i]]`, so permuting the places of a puzzle by k turns s into
+`s[k]`. If `s[k]` is in the set for every s, k is a symmetry: the same network may be asked about
+the permuted puzzle, and its answer read back (evaluation/puzzles/voting.py). Symmetries form a
+group. A whole code of N permutations has N of them, but its own rows are none: a code is a coset of
+a group. A set of the greedy methods has only the identity.
 """
 
 import dataclasses
@@ -52,6 +52,6 @@ def find_symmetries(permutations: np.ndarray) -> Symmetries:
 
 
 def _make_keys(rows: np.ndarray) -> np.ndarray:
-  """Returns each row `[M, T]` as one value of T bytes: sorted and compared at once."""
+  """Returns each row `[M, T]` as one value of T bytes, which sorts and compares at once."""
   plain = np.ascontiguousarray(rows, np.uint8)
   return plain.view(f'V{plain.shape[1]}').ravel()

@@ -1,6 +1,6 @@
-"""The table of what each method gives, with the rows of the paper's Table 4 beside it.
+"""The table of the methods' figures, with the rows of the paper's table 4 beside it.
 
-The document on choosing a set shows what this prints.
+docs/permutations.md shows it.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
-"""Permutation sets with a wanted mean distance, between what `min` and `max` give.
+"""Permutation sets with a given mean distance, between those of `min` and `max`.
 
 Paper: Table 4 has means 8.00, 6.35 and 3.99 at N = 1000; the first row follows from Algorithm 1,
-the other two do not. Here the search steers: the sum of the distances so far is known at every
-step, so the next permutation is the one that brings it nearest to where it should be.
+the other two do not. Here the search steers: it knows the sum of the distances at every step, so
+the next permutation is the one that brings the sum nearest to its goal.
 """
 
 import functools
@@ -31,7 +31,7 @@ def make_extreme(
 ) -> np.ndarray:
   """Makes up to `num` permutations uint8 `[n, T]` by Algorithm 1, method 'max' or 'min'.
 
-  Fewer come back only where `min_distance`, which is for 'max', leaves no more.
+  It returns fewer only if `min_distance`, which is for 'max', leaves no more.
   """
   first = rng.permutation(tiles).astype(np.uint8)
   if tiles > greedy.MAX_TILES:
@@ -48,8 +48,8 @@ def make_extreme(
 
   best = greedy.extend(first[None], num, pick=pick)
   if method == 'max' and ties == 'spread' and not min_distance and 2 < num <= RUNS_NUM:
-    # Now and then the draws leave a single best permutation, and that one close to another. Another
-    # run of the same rule from the same first permutation seldom ends there too.
+    # Sometimes the draws leave a single best permutation that is close to another. Another run of
+    # the same rule from the same first permutation seldom ends like that.
     closest = get_min_distance(best)
     for _ in range(RUNS - 1):
       if closest >= min(tiles // 2, tiles - 1):
@@ -64,14 +64,14 @@ def make_target(num: int, tiles: int, *, mean: float, ties: str, seed: int) -> n
   """Makes `num` permutations uint8 `[N, T]` whose mean distance is within 0.01 of `mean`."""
   near, far = _make_ends(num, tiles, ties, seed)
   low, high = get_mean_distance(near), get_mean_distance(far)
-  if not low - 0.0005 <= mean <= high + 0.0005:  # ends that were printed are fine
+  if not low - 0.0005 <= mean <= high + 0.0005:  # printed ends are accepted
     raise PermutationError(
       f'permutations.mean={mean:g}: out of range: {num} permutations of {tiles} tiles reach '
       f'{low:.3f} to {high:.3f}'
     )
   best = near if _get_gap(near, mean) < _get_gap(far, mean) else far
-  # Best the same mean from the first permutations on. Near the lowest mean that cannot be had,
-  # since sets of every size would have to be as tight: there a tight core comes first.
+  # It is best to keep the mean from the first permutations on. Near the lowest mean that is
+  # impossible, since sets of every size would have to be as tight: there a tight core comes first.
   for size in [1, *(num - num // 2**i for i in range(1, num.bit_length()))]:
     made = _steer(near[:size], num, mean=mean, ties=ties, rng=make_rng(seed))
     if len(made) == num and _get_gap(made, mean) < _get_gap(best, mean):
@@ -87,7 +87,7 @@ def make_target(num: int, tiles: int, *, mean: float, ties: str, seed: int) -> n
 
 
 def find_mean_range(num: int, tiles: int, *, ties: str, seed: int) -> tuple[float, float]:
-  """Finds the lowest and the highest mean distance that `make_target` accepts."""
+  """Returns the lowest and the highest mean distance that `make_target` accepts."""
   near, far = _make_ends(num, tiles, ties, seed)
   return get_mean_distance(near), get_mean_distance(far)
 
@@ -95,7 +95,7 @@ def find_mean_range(num: int, tiles: int, *, ties: str, seed: int) -> tuple[floa
 def _steer(
   core: np.ndarray, num: int, *, mean: float, ties: str, rng: np.random.Generator
 ) -> np.ndarray:
-  """Extends `core` `[k, T]` to `num` permutations with that mean distance, if it can."""
+  """Extends `core` `[k, T]` to `num` permutations with that mean distance, if possible."""
   tiles = core.shape[1]
   total = mean * math.comb(num, 2)
 
@@ -117,7 +117,7 @@ def _steer(
 
 @functools.lru_cache(maxsize=4)
 def _make_ends(num: int, tiles: int, ties: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the sets that 'min' and 'max' give."""
+  """Returns the sets of 'min' and 'max'."""
   near, far = (
     make_extreme(num, tiles, method=method, ties=ties, min_distance=0, rng=make_rng(seed))
     for method in ('min', 'max')

@@ -1,11 +1,11 @@
-"""What could give a puzzle away without a look at its objects: five cues, and how each solves it.
+"""Five cues that could solve a puzzle without its objects, and how each solves it.
 
-Paper, section 4.2: edges that run on from tile to tile, tiles with the statistics of their
-neighbours, chromatic aberration; and two more, what lies where in photographs and the blocks of
-JPEG. A cue makes a table of each puzzle: of two places, how badly they go together as neighbours;
-or of a place and a cell, how well the tile fits. A row of the permutation set scores the sum of the
-entries that it asks for. Pure functions of prepared tiles, float `[T, 3, h, w]`, T in the order of
-the puzzle. NumPy alone.
+Paper, section 4.2: edges that continue from tile to tile, tiles with the statistics of their
+neighbours, chromatic aberration. Two more: typical positions in photographs, and the blocks of
+JPEG. A cue makes a table of each puzzle: for two places, how badly they fit as neighbours; or for a
+place and a cell, how well the tile fits. The score of a row of the permutation set is the sum of
+its entries. Pure functions of prepared tiles, float `[T, 3, h, w]`, T in the order of the puzzle.
+NumPy only.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 BLOCK_PX = 8  # of JPEG
-TIE = 1e-9  # scores that differ by less are equal, but for rounding
+TIE = 1e-9  # scores that differ by less are equal up to rounding
 MOST_SCORES = 2**24  # held at once
 
 
 def arrange(tiles: np.ndarray) -> np.ndarray:
-  """Returns prepared tiles `[T, h, w, 3]` as cues take them, float64 `[T, 3, h, w]`: sums of it are
-  several times as fast."""
+  """Returns prepared tiles `[T, h, w, 3]` as float64 `[T, 3, h, w]`, whose sums are faster."""
   return np.ascontiguousarray(tiles.transpose(0, 3, 1, 2), np.float64)
 
 
@@ -44,10 +43,10 @@ def compare_statistics(tiles: np.ndarray) -> np.ndarray:
 
 
 def describe_position(tiles: np.ndarray) -> np.ndarray:
-  """Returns what may tell the place of a tile in a photograph, float `[T, 10]`.
+  """Returns figures that may reveal the place of a tile in a photograph, float `[T, 10]`.
 
-  Means and standard deviations of the channels; energies of the gradient across and down, and
-  slopes of the brightness across and down.
+  They are means and standard deviations of the channels, energies of the gradient across and down,
+  and slopes of the brightness across and down.
   """
   light = tiles.mean(1)  # [T, h, w]
   found = [tiles.mean((2, 3)), tiles.std((2, 3))]
@@ -60,11 +59,11 @@ def describe_position(tiles: np.ndarray) -> np.ndarray:
 
 
 def describe_lag(tiles: np.ndarray) -> np.ndarray:
-  """Returns how far red and blue lie from green, by least squares: px `[T, 4]`, across and down.
+  """Returns the least-squares shifts of red and blue to green: px `[T, 4]`, across and down.
 
-  Of the fine detail of standardised channels: the difference to green is fitted by the slopes of
-  green, which is right for small shifts. The coarse is left out: its hue would tell the sky from
-  the ground. 0 where green has no detail.
+  The slopes of green are fitted to the difference to green in the fine detail of standardised
+  channels, which is right for small shifts. Coarse structure is left out: its hue would distinguish
+  sky from ground. 0 if green has no detail.
   """
   std = tiles.std((2, 3), keepdims=True)
   x = tiles / np.where(std > 0, std, 1)
@@ -84,9 +83,9 @@ def describe_lag(tiles: np.ndarray) -> np.ndarray:
 def describe_blocks(tiles: np.ndarray) -> np.ndarray:
   """Returns the steps between pixels at the phases of JPEG's blocks, float `[T, 16]`.
 
-  The mean absolute difference of neighbouring pixels at each of the eight phases of a tile's
-  columns, then of its rows: what it is more than one pixel before and after, as a multiple of the
-  tile's mean, so that texture and its slope alone tell nothing.
+  They are mean absolute differences of neighbouring pixels at each of the eight phases of a tile's
+  columns, then of its rows: their excess over one pixel before and after, as a multiple of the
+  tile's mean, so that texture and its slope do not count.
   """
   light = tiles.mean(1)
   found = []
@@ -100,7 +99,7 @@ def describe_blocks(tiles: np.ndarray) -> np.ndarray:
   return np.concatenate(found, axis=1)
 
 
-# Tables of neighbours; features of a tile, of which a classifier makes a table of cells.
+# Tables of neighbours; features of a tile, from which a classifier makes a table of cells.
 COMPARED: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
   'edges': compare_edges,
   'neighbour statistics': compare_statistics,
@@ -114,7 +113,7 @@ CUES = (*COMPARED, *DESCRIBED)
 
 
 def ask_neighbours(rows: np.ndarray, grid: int) -> np.ndarray:
-  """Returns which entries of a table of neighbours rows `[N, T]` ask for: `[N, 2 * T * T]`.
+  """Returns the entries of a table of neighbours that rows `[N, T]` sum: `[N, 2 * T * T]`.
 
   `rows[n][i]` is the cell of place i; a grid of 3 x 3 has twelve pairs of neighbours.
   """
@@ -134,7 +133,7 @@ def choose_rows(tables: np.ndarray, asked: np.ndarray, rng: np.random.Generator)
   """Returns the row that each puzzle's table `[P, F]` fits best, int `[P]`; ties are drawn.
 
   Args:
-    asked: the entries that each row sums, `[N, F]`.
+    asked: `[N, F]`: the entries that each row sums.
   """
   chosen = np.empty(len(tables), np.int64)
   step = max(1, MOST_SCORES // len(asked))
@@ -156,7 +155,7 @@ def expect_tiles(rows: np.ndarray, mean_distance: float) -> float:
 
 
 def judge(on: Mapping[str, float], off: Mapping[str, float], chance: float) -> str:
-  """Says what measures do to a cue: 'closed', 'narrowed' or 'open'.
+  """Returns the effect of measures on a cue: 'closed', 'narrowed' or 'open'.
 
   Args:
     on, off: the puzzle accuracy with and without measures, its interval from `low` to `high`.

@@ -1,9 +1,9 @@
-"""How well cues solve the puzzles of a config, with its measures and without: no network learns.
+"""Measures how many puzzles of a config cues solve, with its measures and without.
 
 Images -> puzzles by the config's own sampler, prepared as the network sees them -> tables of cues
-(cues.py) -> the best row of the set. Cues of single tiles first learn, on other images, in which
-cell a tile was: a logistic regression by scikit-learn (the extra `svm`), imported when it is
-needed.
+(cues.py) -> the best row of the set. No network is trained. Cues of single tiles first learn on
+other images where tiles lie: a logistic regression by scikit-learn (the extra `svm`), imported on
+demand.
 """
 
 import concurrent.futures
@@ -36,11 +36,11 @@ MOST_ITERATIONS = 500  # of the regression
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """Puzzles of a config, some of its measures being off.
+  """Puzzles of a config with some of its measures off.
 
   Attributes:
     name: `on`, `no gap` and the like, `all off`.
-    visits: cuts one puzzle a visit, tiles in the order of the row.
+    visits: cuts one puzzle per visit, tiles in the order of the row.
     input: prepares the tiles.
   """
 
@@ -51,14 +51,14 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-  """What the cues see in one puzzle, by cue: tables of neighbours, features of tiles; its row."""
+  """The cues of one puzzle by name: tables of neighbours, features of tiles; and its row."""
 
   cues: Mapping[str, np.ndarray]
   label: int
 
 
 def find_measures(config: ml_collections.ConfigDict) -> dict[str, dict[str, Any]]:
-  """Finds the measures that a config takes against shortcuts: names to the fields that end each."""
+  """Returns the measures of a config against shortcuts: names to the fields that turn each off."""
   z = config.puzzle
   every: dict[str, dict[str, Any]] = {
     'gap': {'cell_px': z.tile_px, 'cell_gap_px': 0},
@@ -95,12 +95,12 @@ def make_settings(
 def measure(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext, count: int
 ) -> dict[str, Any]:
-  """Solves `count` puzzles, one an image, by each cue in each setting; as many images are learned.
+  """Solves `count` puzzles, one per image, by each cue in each setting; learns on as many images.
 
-  Where there are fewer images, half of them are solved.
+  If there are fewer images, half of them are solved.
 
   Returns:
-    plain values: what was measured, and under `cues` the figures of each setting and the verdict.
+    plain values: the settings, and under `cues` the figures of each setting and the verdict.
 
   Raises:
     CfnError: scikit-learn or images are missing.
@@ -141,7 +141,7 @@ def measure(
 
 
 def check(source: sources.Source, count: int) -> None:
-  """Raises CfnError where nothing can be measured: without scikit-learn, or on too few images."""
+  """Raises CfnError if nothing can be measured: without scikit-learn, or with too few images."""
   if importlib.util.find_spec('sklearn') is None:
     raise CfnError("shortcuts need scikit-learn: pip install -e '.[svm]'")
   if count < FEWEST:
@@ -154,9 +154,9 @@ def check(source: sources.Source, count: int) -> None:
 def _see_all(
   reader: pipeline.Reader, settings: Sequence[Setting], places: range
 ) -> list[list[Seen]]:
-  """Returns what the cues see in the puzzles of each image, one a setting, in the order of visits.
+  """Returns the cues of each image's puzzles, one per setting, in the order of visits.
 
-  Images that stand in for bad ones are left out: each image is seen once.
+  Replacements of bad images are left out, so each image occurs once.
   """
 
   def see(place: int) -> list[Seen]:
@@ -202,12 +202,12 @@ def _solve(
 
 
 def learn_cells(known: np.ndarray, cells: np.ndarray, seen: np.ndarray) -> np.ndarray:
-  """Learns in which cell a tile was, and returns log p(cell) of others, float `[P, T, T]`.
+  """Learns the cells of tiles; returns log p(cell) of other tiles, float `[P, T, T]`.
 
   Args:
-    known: features of tiles whose cells are known, `[M, T, F]`.
+    known: `[M, T, F]`: features of tiles with known cells.
     cells: `[M, T]`.
-    seen: features of the others, `[P, T, F]`.
+    seen: `[P, T, F]`: features of the others.
   """
   from sklearn import exceptions, linear_model, pipeline, preprocessing
 

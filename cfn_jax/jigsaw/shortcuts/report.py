@@ -1,4 +1,4 @@
-"""What the meter of shortcuts found, as a table on the terminal and in words."""
+"""Prints the results of the meter of shortcuts: a table and words."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from cfn_jax import terminal
 
 
 def describe(found: Mapping[str, Any]) -> str:
-  """Says in a line what was measured, and whether it is less than was asked for."""
+  """Returns a line about the measurement, and whether it is smaller than requested."""
   fewer = found['puzzles'] < found['asked_puzzles']
   asked = f' (fewer than the {found["asked_puzzles"]:,} asked for)' if fewer else ''
   return (
@@ -17,13 +17,13 @@ def describe(found: Mapping[str, Any]) -> str:
 
 
 def tell_verdict(cue: Mapping[str, Any]) -> str:
-  """Returns the verdict of a cue; absent: these images do not have it, with no measure at all."""
+  """Returns the verdict of a cue; 'absent' if these images do not have it even without measures."""
   verdict: str = cue['verdict']
   return verdict if cue['present'] else f'{verdict} (absent)'
 
 
 def show(found: Mapping[str, Any]) -> None:
-  """Prints the table: puzzles and tiles that each cue solves, and the verdicts."""
+  """Prints the table: the puzzles and tiles that each cue solves, and the verdicts."""
   settings = found['settings']
   chance, guess = _write(found['chance_accuracy']), _write(found['chance_tile_accuracy'])
   puzzles, tiles = [], []
