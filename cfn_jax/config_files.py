@@ -95,8 +95,7 @@ def _load(text: str) -> tuple[types.ModuleType, ml_collections.ConfigDict]:
 
 
 def call(path: pathlib.Path, function: str, *arguments: str) -> tuple[types.ModuleType, Any]:
-  """Executes a file, which may import configs; returns the module and the value of a function in
-  it.
+  """Executes a file, which may import configs; returns the module and a function's value.
 
   Raises:
     ConfigError: the file has no such function, or one of both raises, with the file and the line.
@@ -181,8 +180,7 @@ def find_field(config: ml_collections.ConfigDict, name: str) -> Any:
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-  """Checks a config: it has the fields of its task, each of the right type, and no number is too
-  large.
+  """Checks that a config has the fields of its task, with the right types and possible numbers.
 
   Raises:
     ConfigError: with the field, its value, and what would be right.

@@ -1,8 +1,8 @@
-"""How much of a network trained on labels solves puzzles: its convolutions locked in the CFN.
+"""How well features of a network trained on labels solve puzzles: they are locked in the CFN.
 
 Paper, section 4.1, table 3: conv1 .. convK of a supervised AlexNet move into the CFN (stride 2) and
-are locked, the rest is trained on the jigsaw task with 100 permutations. Beside it the same CFN
-with nothing loaded and nothing locked, whose accuracy is the most there is.
+are locked. The rest is trained on the jigsaw task with 100 permutations. The reference is the same
+CFN with nothing loaded and nothing locked, whose accuracy is an upper bound.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ CONVOLUTIONS = weights_lib.CONVOLUTIONS
 
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
-  """Opens and checks what the config evaluates; see `make_plan`."""
+  """Opens and checks the evaluation of a config; see `make_plan`."""
   return runs.open_plan(make_plan, config)
 
 
@@ -37,7 +37,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run of each K and the reference.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   layers = tuple(config.layers)
   if not layers or sorted(set(layers)) != sorted(layers) or not set(layers) <= {1, 2, 3, 4, 5}:
@@ -75,7 +75,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
 def make_run(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext, trunk: trunks.Trunk, k: int
 ) -> runs.Run:
-  """Builds the run that locks conv1 .. convK, on tiles of the scale that those layers learned."""
+  """Builds the run that locks conv1 .. convK, on tiles of the scale of their training."""
   weights = surgery.to_cfn_trunk(trunk.weights, stride=config.model.stride)
   fed = find_record(weights.input, tiles=config.locked_tiles, std=config.puzzle.global_std)
   figures.check_contrast(
@@ -84,7 +84,7 @@ def make_run(
   pretext = dataclasses.replace(pretext, input=fed)
   given = surgery.fold_input(weights, to=fed).params
   locked = CONVOLUTIONS[:k]
-  surgery.merge(pretext.shapes(), given, locked)  # raises what does not fit
+  surgery.merge(pretext.shapes(), given, locked)  # raises if something does not fit
   label = f'{trunk.label()}: {", ".join(locked)} locked, fed {cards.describe_input(fed)}'
   run = make_reference(config, pretext, name=f'conv{k}', label=label)
   loaded = {name: identity.hash_arrays({name: given[name]}) for name in locked}
@@ -123,16 +123,16 @@ def make_reference(
 
 
 def find_record(learned: inputs.InputRecord, *, tiles: str, std: float) -> inputs.InputRecord:
-  """Returns how tiles are prepared for locked layers: RGB, one scale for all channels.
+  """Returns the preparation of tiles for locked layers: RGB, one scale for all channels.
 
   Layers that learned on normalised tiles get those. Others learned on whole images prepared by
-  fixed figures: with `tiles` 'normalised' each tile gets mean 0 and the contrast that `std`, that
-  of pixels of photographs, has under their scale, so that the cue of low-level statistics is
-  closed as in the reference; with 'as_learned' the fixed figures. What differs between the
-  channels is left to fold into conv1, which is exact.
+  fixed figures. With `tiles` 'normalised' each tile gets mean 0 and the contrast of `std`, that of
+  pixels of photographs, under their scale, so that the cue of low-level statistics is closed as in
+  the reference. With 'as_learned' it gets the fixed figures. Differences between the channels are
+  folded into conv1, which is exact.
 
   Raises:
-    CfnError: an unknown `tiles`.
+    CfnError: `tiles` is unknown.
   """
   if tiles not in TILES:
     raise CfnError(f"locked_tiles = '{tiles}' is unknown: one of {', '.join(TILES)}")

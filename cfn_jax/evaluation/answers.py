@@ -1,6 +1,6 @@
-"""What answers to labelled images are worth: losses and ranks on the device, figures on the host.
+"""Scores answers to labelled images: losses and ranks on the device, figures on the host.
 
-Of one class an image, or of several (VOC). Shared by fine-tuned networks and by probes of frozen
+Images have one class or several (VOC). Shared by fine-tuned networks and by probes of frozen
 features.
 """
 
@@ -18,11 +18,11 @@ from cfn_jax.training import metrics
 def sum_losses(
   logits: jax.Array, labels: jax.Array, *, multilabel: bool
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the summed losses of images, logits `[B, K]`, and how many are right.
+  """Returns the summed losses of logits `[B, K]`, and the number of right answers.
 
-  One class, labels `[B]`: softmax cross-entropy. Several, `[B, K]`: sigmoid cross-entropies of the
-  classes that are not ignored, summed over the classes, as Kraehenbuehl's layer does; right is the
-  share of the classes, times B.
+  For one class, labels `[B]`: softmax cross-entropy. For several, `[B, K]`: sigmoid cross-entropies
+  of the classes that are not ignored, summed over the classes, as in Kraehenbuehl's layer; then the
+  number of right answers is the share of right classes times B.
   """
   if not multilabel:
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -34,9 +34,9 @@ def sum_losses(
 
 
 def rank_labels(found: jax.Array, labels: jax.Array) -> jax.Array:
-  """Returns how many classes score at least as high as the label, `[B]`, of scores `[B, K]`.
+  """Returns the number `[B]` of classes that score at least as high as the label; scores `[B, K]`.
 
-  Ties count against the label, and scores that are not finite put it last.
+  Ties count against the label. Scores that are not finite put it last.
   """
   own = jnp.take_along_axis(found, labels[:, None], axis=1)
   good = jnp.all(jnp.isfinite(found), axis=1)
@@ -46,10 +46,10 @@ def rank_labels(found: jax.Array, labels: jax.Array) -> jax.Array:
 def judge_scores(
   found: np.ndarray, labels: np.ndarray, names: tuple[str, ...], *, interval: bool = True
 ) -> dict[str, Any]:
-  """Judges class scores `[n, K]` of images of several classes: means, and each class.
+  """Scores images of several classes by class scores `[n, K]`: means, and each class.
 
   Args:
-    interval: with the 95 % interval of the mean over test images, which takes a second.
+    interval: adds the 95 % interval of the mean over test images, which takes a second.
   """
   area = scores.score_classes(found, labels, names)
   points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
@@ -63,7 +63,7 @@ def judge_scores(
 
 
 def judge_ranks(ranks: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
-  """Judges the ranks `[n]` of the labels of images of one class: top-1, top-5, and each class."""
+  """Scores images of one class by the ranks `[n]` of their labels: top-1, top-5, and each class."""
   per_class = scores.score_ranks(ranks, labels, names)
   right = float(np.sum(ranks < 1))
   low, high = metrics.confidence_interval(len(ranks), right, right)

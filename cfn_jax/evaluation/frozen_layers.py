@@ -1,8 +1,8 @@
-"""What each layer's features are worth: conv1 .. convK locked, the rest trained anew.
+"""The frozen-layer table: conv1 .. convK locked, the rest trained.
 
 Paper, section 4.1, table 2: AlexNet on ImageNet, its first K convolutions from the CFN and locked,
-the layers above drawn from a Gaussian and trained, K = 1 .. 5; the score is the average over 10
-random crops. Beside it the same with a random trunk.
+the layers above drawn from a Gaussian and trained, K = 1 .. 5. The score is the average over 10
+random crops. The baseline has a random trunk.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ CONVOLUTIONS = weights_lib.CONVOLUTIONS
 
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
-  """Opens and checks what the config evaluates; see `make_plan`."""
+  """Opens and checks the evaluation of a config; see `make_plan`."""
   return runs.open_plan(make_plan, config)
 
 
@@ -38,7 +38,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run of each K.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   fields.check_numbers(config, labelled.LIMITS)
   layers = tuple(config.layers)

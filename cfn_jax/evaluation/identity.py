@@ -1,9 +1,9 @@
-"""What decides the figures of a run: all fields of its config but those that are named here.
+"""The identity of a run: all fields of its config but those that change no figure.
 
-A result is used again only where all of that is the same. A field is part of it unless it is shown
-to change no figure, so a new field is too. Images and weights stand in it by their content, not by
-their names. Used by runs.py, for results, and by the tasks of the evaluations, as what a run that
-is resumed may not change.
+A result is used again only if its identity is the same. Every field is part of it unless it is
+shown to change no figure, so a new field is too. Images and weights count by their content, not by
+their names. runs.py uses it for results, and the tasks of the evaluations for what a resumed run
+may not change.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import numpy as np
 from cfn_jax import fields
 from cfn_jax.transfer import weights as weights_lib
 
-# How work is spread over devices, hosts and processes, watched and kept: it changes no figure.
+# Devices, hosts, processes, logging and checkpoints: they change no figure.
 SPREAD = frozenset(
   {
     'checkpoint_every_steps',
@@ -45,7 +45,7 @@ SPREAD = frozenset(
     'test.watched_images',
   }
 )
-# Names of what is tested: its content is part of the identity of each run, see the tasks.
+# Names of tested weights and images: their content is part of the identity, see the tasks.
 NAMED = frozenset(
   {
     'baseline',
@@ -70,7 +70,7 @@ NAMED = frozenset(
     'weights_step',
   }
 )
-# What only the score at the end depends on.
+# Fields that only the final score depends on.
 SCORING = frozenset({'num_steps', 'solve.vote', 'test'})
 
 
@@ -91,9 +91,9 @@ def describe(
 
 
 def describe_training(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns the fields that can change what training does up to any step.
+  """Returns the fields that can change training up to any step.
 
-  A longer run continues a shorter one, unless its schedule is laid over the number of steps.
+  A longer run continues a shorter one, unless its schedule depends on the number of steps.
   """
   whole = config.schedule == 'cosine'
   return describe(config, without=SCORING - {'num_steps'} if whole else SCORING)
@@ -111,5 +111,5 @@ def hash_arrays(params: Mapping[str, Mapping[str, np.ndarray]]) -> str:
 
 
 def describe_weights(weights: weights_lib.Weights) -> dict[str, Any]:
-  """Returns all of some weights that can change a figure: arrays, network, how it is fed."""
+  """Returns the parts of weights that can change a figure: arrays, network, input record."""
   return weights.describe() | {'arrays': hash_arrays(weights.params)}

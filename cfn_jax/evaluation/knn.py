@@ -1,8 +1,8 @@
 """Weighted k nearest neighbours on frozen features: no training at all.
 
-Source: the rule of Wu et al.: cosine similarity s, the k nearest training images vote for their
-classes with weight exp(s / temperature). Exact: all similarities are computed (similarity.py). Fed
-from a cache of features (features.py).
+Source: the rule of Wu et al. The k nearest training images by cosine similarity s vote for their
+classes with weight exp(s / temperature). It is exact: all similarities are computed
+(similarity.py). The features come from a cache (features.py).
 """
 
 import functools
@@ -26,7 +26,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens data and weights.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   c = config.knn
   if c.k < 1 or c.block_rows < 1:
@@ -76,10 +76,9 @@ def find_neighbours(
   block_rows: int,
   mesh: Mesh,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Finds the k training rows of the largest cosine similarity, for each test row.
+  """Returns the k training rows of the largest cosine similarity for each test row.
 
-  Of equal similarities the lower row comes first. Arguments and errors as of
-  `similarity.compare`.
+  The lower row of equal similarities comes first. Arguments and errors as in `similarity.compare`.
 
   Returns:
     Row numbers int32 `[n, k]` and similarities float32 `[n, k]`, the nearest first.
@@ -88,7 +87,7 @@ def find_neighbours(
   @jax.jit
   def merge(similar: jax.Array, first: jax.Array, best: Any) -> Any:
     numbers = jnp.arange(similar.shape[1], dtype=jnp.int32)
-    # The earlier rows stand first, and the first of equals is taken.
+    # The earlier rows come first, and the first of equals counts.
     values = jnp.concatenate([best[0], similar], axis=1)
     rows = jnp.broadcast_to(numbers + first, similar.shape)
     rows = jnp.concatenate([best[1], rows], axis=1)
@@ -119,10 +118,10 @@ def vote(
 
   Args:
     similarities: `[n, k]`.
-    labels: of the neighbours: int `[n, k]`, or uint8 `[n, k, classes]` where only 1 counts.
+    labels: those of the neighbours: int `[n, k]`, or uint8 `[n, k, classes]`, where only 1 counts.
   """
   values = similarities.astype(np.float64)
-  # Relative to the nearest: exp of 1 / temperature would overflow for small ones.
+  # Relative to the nearest: exp(1 / temperature) would overflow for small temperatures.
   weights = np.exp((values - values.max(axis=1, keepdims=True)) / temperature)
   weights /= weights.sum(axis=1, keepdims=True)
   if labels.ndim == 3:

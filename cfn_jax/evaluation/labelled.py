@@ -1,6 +1,6 @@
 """Labelled images for the evaluations, opened from a config and checked before any training.
 
-Any labelled source: class folders, records and TFDS (one class an image), VOC folders and TFDS's
+Any labelled source: class folders, records and TFDS (one class per image), VOC folders and TFDS's
 VOC (multilabel). Between data/ and the evaluations.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from cfn_jax.data import feed, pipeline, sources, splits, views
 from cfn_jax.models import alexnet
 
-# The numbers that evaluations on labelled images read, as far as nothing else checks them.
+# Limits of the numbers that evaluations on labelled images read and nothing else checks.
 LIMITS = {
   **feed.LIMITS,
   **alexnet.LIMITS,
@@ -25,10 +25,10 @@ LIMITS = {
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """One split: its images and, where an image has several classes, their labels.
+  """One split: its images and, if an image has several classes, their labels.
 
   Attributes:
-    labels: uint8 `[number of records, K]`; `[0, 0]` where the records carry their one class.
+    labels: uint8 `[n, K]` by record; `[0, 0]` if the records have their one class.
   """
 
   reader: pipeline.Reader
@@ -36,7 +36,7 @@ class Split:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """Changes with the images and with their labels."""
+    """Returns a digest of the images and of their labels."""
     told = self.reader.source.identify().encode() + self.labels.tobytes()
     return hashlib.sha256(told).hexdigest()[:32]
 
@@ -60,7 +60,7 @@ def open_labelled(
     min_side_px: see `pipeline.Reader`.
 
   Raises:
-    SourceError: what is wrong, where, and what would be right.
+    SourceError: with the fault, its place and the remedy.
   """
   if not multilabel:
     return open_single(config, min_side_px=min_side_px)
@@ -73,7 +73,7 @@ def open_labelled(
 
 
 def open_single(config: ml_collections.ConfigDict, *, min_side_px: int = 0) -> Labelled:
-  """Opens the images that a config names, of one class each; as `open_labelled`."""
+  """Opens the images that a config names, with one class each; see `open_labelled`."""
   training, testing = _open(config)
   names, none = _check_classes(training, testing), np.empty((0, 0), np.uint8)
   return _join(config, (training, none), (testing, none), names, min_side_px)
@@ -92,7 +92,7 @@ def _join(
   names: tuple[str, ...],
   min_side_px: int,
 ) -> Labelled:
-  """Joins sources and their labels, once each class is shown."""
+  """Joins sources and their labels, and checks that each class has an image."""
   d = config.data
   read = functools.partial(
     pipeline.Reader, seed=config.seed, min_side_px=min_side_px, on_bad_image=d.on_bad_image
@@ -105,7 +105,7 @@ def _join(
 
 
 def _check_classes(training: sources.Source, testing: sources.Source) -> tuple[str, ...]:
-  """Returns the classes; refuses images without, and test images of other classes."""
+  """Returns the classes; refuses images without one, and test images of other classes."""
   if not training.class_names:
     raise sources.SourceError(
       f'{training.description}: the images have no classes; each must lie in the folder of its '
@@ -122,12 +122,12 @@ def _check_classes(training: sources.Source, testing: sources.Source) -> tuple[s
 
 
 def check_counts(data: Labelled, *, allow_empty: bool) -> None:
-  """Refuses images without a label, and a split that shows no image of some class.
+  """Refuses images without a label, and a split without an image of some class.
 
-  A TFDS source of one class an image is not counted: that would read all of it.
+  A TFDS source with one class per image is not counted: that would read all of it.
 
   Raises:
-    SourceError: names the split and the classes.
+    SourceError: with the split and the classes.
   """
   for where, split in (('training', data.training), ('test', data.testing)):
     counts = count_classes(split, len(data.class_names))
@@ -143,7 +143,7 @@ def check_counts(data: Labelled, *, allow_empty: bool) -> None:
 
 
 def count_classes(split: Split, classes: int) -> np.ndarray | None:
-  """Counts the images of each class, int `[K]`; None where only reading all records would tell."""
+  """Counts the images of each class, int `[K]`; None if that needs reading all records."""
   if len(split.labels):
     return np.sum(split.labels == 1, axis=0)
   labels = split.reader.source.labels()

@@ -1,10 +1,10 @@
 """Linear probes: a linear classifier on the frozen features of each layer.
 
-Sources: the ImageNet benchmarks of Zhang et al. and Goyal et al., which train one classifier on
-each of conv1 .. conv5, pooled to about 9,000 values and normalised without learned scale; they
-differ in stride, views and pooling (`linear_probe.py:zhang`, `:goyal`). All
-layers are probed in one run of the training loop (linear_task.py), fed from a cache of features
-(features.py); VOC2007's SVMs are in svm.py.
+Sources: the ImageNet benchmarks of Zhang et al. and Goyal et al. They train one classifier on each
+of conv1 .. conv5, pooled to about 9,000 values and normalised without learned scale. They differ in
+stride, views and pooling (`linear_probe.py:zhang`, `:goyal`). One run of the training loop probes
+all layers (linear_task.py), fed from a cache of features (features.py). VOC2007's SVMs are in
+svm.py.
 """
 
 import functools
@@ -26,7 +26,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens data and weights.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   if config.classifier not in CLASSIFIERS:
     allowed = ', '.join(CLASSIFIERS)

@@ -1,6 +1,6 @@
-"""The table of average precision on the terminal: runs side by side, class by class.
+"""Prints the table of average precision: runs side by side, class by class.
 
-Of VOC classification, where objects are images, and of detection.
+For VOC classification, where objects are images, and for detection.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ def show(
   """Prints each class's figures, the mean of each run, and the paper's rows.
 
   Args:
-    figures: of each run, with `per_class`; a mean stands with its interval where it has one.
-    labels: what the runs start from.
-    counted: what a class has, such as 'images'.
-    training: how the runs were trained, for the title.
+    figures: those of each run, with `per_class`; a mean has its interval if it is known.
+    labels: the starts of the runs.
+    counted: the things that a class has, such as 'images'.
+    training: the training of the runs, for the title.
     paper: the paper's means in per cent.
-    paper_kind: of `KINDS`, what they are.
+    paper_kind: their kind, one of `KINDS`.
   """
   first = figures[next(iter(figures))]
   columns = [f'{run}, {kind}' for run in labels for kind in KINDS]

@@ -1,9 +1,9 @@
 """Recognition: the CFN on the nine tiles of a whole image, and AlexNet, trained on labels.
 
-Paper, section 3: as an ImageNet classifier the CFN reaches 57.1 % with half of AlexNet's
-parameters, which reaches 57.4 %. The CFN sees the whole image resized to 225 x 225 as nine tiles of
-75 px in reading order; the mean of each channel of each tile is taken off, as in the authors' test.
-The authors' solver; the same loop.
+Paper, section 3: as an ImageNet classifier the CFN reaches 57.1 % with half of the parameters of
+AlexNet, which reaches 57.4 %. The CFN sees the whole image resized to 225 x 225 px as nine tiles of
+75 px in reading order. The mean of each channel of each tile is subtracted, as in the authors'
+test. It uses the authors' solver and the same loop.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ NORMALIZATIONS = ('tile', 'channel', 'mean', 'global')
 
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
-  """Opens and checks what the config evaluates; see `make_plan`."""
+  """Opens and checks the evaluation of a config; see `make_plan`."""
   return runs.open_plan(make_plan, config)
 
 
@@ -33,7 +33,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens the data and builds the run of the network that the config names.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   fields.check_numbers(config, labelled.LIMITS)
   view, name = config.views, config.model.name
@@ -53,7 +53,7 @@ def make_run(config: ml_collections.ConfigDict, data: labelled.Labelled) -> runs
   """Builds the run of the network that the config names.
 
   Raises:
-    CfnError: several views that would all be alike; see `make_classifier`.
+    CfnError: several views would all be the same; see `make_classifier`.
   """
   view, test, model = config.views, config.test, config.model
   made = make_classifier(config, data.class_names)
@@ -86,7 +86,7 @@ def make_classifier(
   """Builds the network.
 
   Raises:
-    CfnError: an unknown network or normalisation; a view that is no grid of tiles, or too small.
+    CfnError: the network or normalisation is unknown, or the view is no grid of tiles or too small.
   """
   model, view = config.model, config.views
   if model.name not in PAPER:
@@ -115,10 +115,10 @@ def make_classifier(
 
 
 def make_input(config: ml_collections.ConfigDict) -> inputs.InputRecord:
-  """Reads how views, or tiles, become the input.
+  """Reads the preparation of views or tiles.
 
   Raises:
-    CfnError: an unknown normalisation, figures that no record has.
+    CfnError: the normalisation is unknown, or a figure is impossible.
   """
   i = config.input
   if i.normalization not in NORMALIZATIONS:

@@ -1,8 +1,8 @@
-"""Retrieval: what lies near to an object, by frozen features?
+"""Retrieval: the objects or images nearest to a query, by frozen features.
 
-Paper, section 4.2: the objects of VOC2007's test, each the query for those of trainval, by the
-inner product of their normalised pool5; what has the class of the query is relevant. Nothing is
-trained. crops.py opens both sides, similarity.py compares them, ranking.py scores.
+Paper, section 4.2: each object of VOC2007's test is a query for those of trainval, by the inner
+product of their normalised pool5. Objects of the query's class are relevant. Nothing is trained.
+crops.py opens both sides, similarity.py compares them, ranking.py scores.
 """
 
 import functools
@@ -24,7 +24,7 @@ from cfn_jax.pictures import retrievals
 from cfn_jax.training import devices
 from cfn_jax.training import task as tasks
 
-UNPOOLED = ('pool5',)  # as the paper has it
+UNPOOLED = ('pool5',)  # as in the paper
 LIMITS = {
   **labelled.LIMITS,
   'features.part_images': (1, 2**62),
@@ -53,7 +53,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens data and weights.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   fields.check_numbers(config, LIMITS)
   features.check_dtype(config.features.dtype)
@@ -102,7 +102,7 @@ def run_one(
   data: crops.Opened,
   workdir: pathlib.Path,
 ) -> runs.Figures:
-  """Extracts the features of both sides and scores them, or reads what was found before."""
+  """Extracts the features of both sides and scores them, or reads earlier results."""
   extract = functools.partial(
     crops.extract,
     run=name,
@@ -209,7 +209,7 @@ def draw(
   found: Mapping[str, runs.Figures],
   labels: Mapping[str, str],
 ) -> None:
-  """Draws the curves of all runs, and the sheet of each; one that cannot be drawn ends no run."""
+  """Draws the curves of all runs, and the sheet of each; a failed picture ends no run."""
   for layer, known in next(iter(found.values()))['layers'].items():
     path = workdir / f'precision_recall_{layer}.png'
     curves = {
@@ -230,7 +230,7 @@ def draw(
 
 
 def _show_row(data: crops.Opened, row: Mapping[str, Any]) -> retrievals.Row:
-  """Reads the pictures of a query and what is nearest to it."""
+  """Reads the pictures of a query and of its nearest answers."""
 
   def read(side: crops.Side, record: int) -> retrievals.Shown:
     reader = side.split.reader

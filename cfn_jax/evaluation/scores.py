@@ -2,7 +2,7 @@
 
 NumPy in, floats out. The area under the precision-recall curve is scikit-learn's
 `average_precision_score`, as in the VOC classification framework of Kraehenbuehl et al.; the
-11-point figure is that of the VOC2007 devkit (`VOCevalcls.m`). The last stop of every evaluation.
+11-point figure is that of the VOC2007 devkit (`VOCevalcls.m`). The last step of every evaluation.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 IGNORED = 255  # label of a class whose only objects in an image are difficult
-TIE_MARGIN = 1e-5  # taken off the scores of positives, so that ties count against them
+TIE_MARGIN = 1e-5  # subtracted from the scores of positives, so that ties count against them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ClassScores:
   """A figure of each class, and their mean.
 
   Attributes:
-    mean: over the classes that have a figure; nan where none has.
+    mean: over the classes that have a figure; nan if none has.
     per_class: by name; nan for a class without a positive.
     without: the names of those classes.
   """
@@ -39,13 +39,13 @@ def average_precision(
   Args:
     scores: float `[n]`, larger is more likely.
     labels: `[n]`, 1, 0 or `IGNORED`.
-    tie_margin: taken off the scores of positives; 0: scikit-learn's own treatment of ties.
+    tie_margin: subtracted from the scores of positives; 0: scikit-learn's own treatment of ties.
 
   Returns:
     0 to 1; nan without a positive.
 
   Raises:
-    ValueError: shapes that differ, other labels, scores that are not finite.
+    ValueError: shapes differ, labels are unknown, or scores are not finite.
 
   >>> average_precision(np.array([3.0, 2.0, 1.0]), np.array([1, 0, 1]))
   0.8333333333333333
@@ -81,7 +81,7 @@ def _curve(
   Recall is nan in a draw without a positive.
 
   Args:
-    times: `[draws, n]`, how often each example counts; None: one draw, each once.
+    times: `[draws, n]`: the number of times that each example counts; None: one draw, each once.
   """
   scores, labels = np.asarray(scores, np.float64), np.asarray(labels)
   if scores.ndim != 1 or scores.shape != labels.shape:
@@ -99,7 +99,7 @@ def _curve(
     return np.ones((len(times), 1)), np.full((len(times), 1), math.nan)
   scores = scores - tie_margin * positive
   order = np.argsort(-scores, kind='stable')
-  last = np.append(np.diff(scores[order]) != 0, True)  # of equal scores it stands for them all
+  last = np.append(np.diff(scores[order]) != 0, True)  # it represents all equal scores
   times = times[:, counted][:, order]
   shown = np.cumsum(times, axis=1)[:, last]
   found = np.cumsum(times * positive[order], axis=1)[:, last]
@@ -118,16 +118,16 @@ def score_classes(
   class_names: Sequence[str],
   measure: Callable[[np.ndarray, np.ndarray], float] = average_precision,
 ) -> ClassScores:
-  """Scores each class by itself, and averages over those that have a positive.
+  """Scores each class, and averages over those that have a positive.
 
   Args:
     scores: float `[n, K]`.
     labels: `[n, K]`, 1, 0 or `IGNORED`.
     class_names: K of them.
-    measure: of one class: scores and labels `[n]` to a figure, nan where there is none.
+    measure: for one class: scores and labels `[n]` to a figure, nan without one.
 
   Raises:
-    ValueError: shapes that do not fit; what `measure` refuses.
+    ValueError: shapes do not fit, or `measure` refuses a class.
   """
   if scores.ndim != 2 or scores.shape != labels.shape or scores.shape[1] != len(class_names):
     raise ValueError(
@@ -143,14 +143,14 @@ def draw_means(
 ) -> np.ndarray:
   """Returns the mean average precision of each draw of images, float64 `[draws]`.
 
-  A class without a positive in a draw is left out of its mean. The draws are `draw_times`.
+  The mean of a draw leaves out classes without a positive. The draws are `draw_times`.
 
   Args:
     scores: float `[n, K]`.
     labels: `[n, K]`, 1, 0 or `IGNORED`.
 
   Raises:
-    ValueError: what `average_precision` refuses.
+    ValueError: see `average_precision`.
   """
   count, classes = scores.shape
   means = []
@@ -173,24 +173,24 @@ def keep_draws(name: str, drawn: np.ndarray) -> dict[str, Any]:
 def compare(
   first: Mapping[str, Any], second: Mapping[str, Any], name: str
 ) -> tuple[float, float, float]:
-  """Compares a figure of two runs on the same test images: how much the first is better.
+  """Returns how much better the first of two runs is in a figure, on the same test images.
 
   Args:
-    first, second: figures with what `keep_draws` returned of each.
+    first, second: figures with the values of `keep_draws`.
 
   Returns:
-    The difference, and its 95 % interval over the draws, which are the same ones for both runs.
+    The difference, and its 95 % interval over the draws, which both runs share.
   """
   drawn = [np.array(figures[f'{name}_draws'], float) for figures in (first, second)]
   return first[name] - second[name], *find_interval(drawn[0] - drawn[1])
 
 
 def tell_difference(figures: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
-  """Says how much the first of two runs is better, in points, of the first figure with draws.
+  """Returns a line about the difference of two runs, in points, in the first figure with draws.
 
   Args:
-    figures: of each run; '' where they are not two, or have no draws of the test.
-    names: of the figure.
+    figures: those of each run; '' unless they are two with draws of the test.
+    names: names of the figure.
   """
   runs = list(figures)
   for name in names:
@@ -204,10 +204,10 @@ def tell_difference(figures: Mapping[str, Mapping[str, Any]], names: Sequence[st
 
 
 def draw_times(images: int, *, draws: int, seed: int) -> np.ndarray:
-  """Draws how often each image counts in each draw of a bootstrap, int64 `[draws, images]`.
+  """Draws the number of times that each image counts in a bootstrap, int64 `[draws, images]`.
 
-  Each draw takes as many images as there are, with replacement. The draws depend on the seed and on
-  the number of images alone, so those of two runs on the same test are paired.
+  Each draw takes all images' number, with replacement. The draws depend only on the seed and the
+  number of images, so those of two runs on the same test are paired.
   """
   rng = np.random.Generator(np.random.Philox(key=[seed, images]))
   return rng.multinomial(images, np.full(images, 1 / images), size=draws)
@@ -221,7 +221,7 @@ def find_interval(figures: np.ndarray) -> tuple[float, float]:
 
 
 def score_ranks(ranks: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> ClassScores:
-  """Returns the share of each class's examples whose rank is 0, and the classes without any.
+  """Returns the share of each class's examples with rank 0, and the classes without examples.
 
   Args:
     ranks: int `[n]`, see `rank_labels`.
@@ -251,7 +251,7 @@ def rank_labels(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     int64 `[n]`.
 
   Raises:
-    ValueError: shapes that do not fit, a label outside, scores that are not finite.
+    ValueError: shapes do not fit, a label is outside, or scores are not finite.
   """
   scores, labels = np.asarray(scores), np.asarray(labels)
   if scores.ndim != 2 or labels.shape != scores.shape[:1]:

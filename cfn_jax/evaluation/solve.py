@@ -1,11 +1,11 @@
-"""How well a CFN solves puzzles, in figures that compare across permutation sets.
+"""How well a CFN solves puzzles, in figures that can be compared across permutation sets.
 
-Bits of information about the permutation; tiles right, after the best assignment of tiles to cells;
-puzzles of permutations that are not in the set; and what the product of single tiles' positions
-solves (paper, section 3.3, second equation; positions.py): the gap between that and the network is
-what it knows from comparing tiles, the rest is absolute position. Where asked, what the network
-solves by a vote over the symmetries of its set (voting.py). On any checkpoint, with the config and
-the permutation set that it was trained with.
+The figures are bits of information about the permutation; right tiles, after the best assignment of
+tiles to cells; puzzles of permutations outside the set; and the score of the product of single
+tiles' positions (paper, section 3.3, second equation; positions.py). The gap between that and the
+network is its information from comparing tiles; the rest is absolute position. On request it also
+scores a vote over the symmetries of the set (voting.py). It works on any checkpoint, with the
+config and the permutation set of its training.
 """
 
 import math
@@ -39,7 +39,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens the checkpoint and the images.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   c = config.solve
   fields.check_numbers(config, feed.LIMITS)
@@ -121,10 +121,10 @@ def run(
 def find_members(
   config: ml_collections.ConfigDict, trained: trained_cfn.TrainedCfn
 ) -> symmetries.Symmetries | None:
-  """Finds the symmetries of the network's set that vote; None where no vote is asked for.
+  """Returns the symmetries of the network's set that vote; None without a vote.
 
   Raises:
-    CfnError: only the identity is one.
+    CfnError: there is only the identity.
   """
   if not config.solve.vote:
     return None
@@ -206,7 +206,7 @@ def make_evaluation(
 
 
 def report(rows: Mapping[str, np.ndarray], count: int, members: int = 0) -> dict[str, Any]:
-  """Turns the rows of a pass, `[images, k, ...]`, into figures; `count` is N, `members` vote."""
+  """Returns the figures of the rows of a pass, `[images, k, ...]`; `count` is N, `members` vote."""
   tiles = rows['truth'].shape[-1]
   truth = rows['truth'].reshape(-1, tiles)
   figures: dict[str, Any] = {'puzzles': len(truth), 'images': len(rows['truth'])}
@@ -239,7 +239,7 @@ def _mean(values: np.ndarray) -> float:
 def show(
   found: Mapping[str, Any], trained: trained_cfn.TrainedCfn, labels: Mapping[str, str]
 ) -> None:
-  """Prints the table: figures down, runs across, chance beside them."""
+  """Prints the table: a row per figure, a column per run, and chance."""
   count, tiles = trained.permutations.shape
   least = 100 / math.factorial(tiles)
   guess = 100 * solving.guess_tiles(trained.permutations)

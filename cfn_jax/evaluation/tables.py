@@ -1,4 +1,4 @@
-"""Tables of figures on the terminal: a row for each run, the paper's rows below them."""
+"""Prints tables of figures: a row for each run, the paper's rows below them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ Row = tuple[str, Sequence[float | int | str | None]]
 def show(
   title: str, columns: Sequence[str], sections: Sequence[Sequence[Row]], *, caption: str = ''
 ) -> None:
-  """Prints a table on stdout; rows may be shorter than it is wide, `None` and nan show as '-'.
+  """Prints a table on stdout; rows may be shorter than the table; `None` and nan show as '-'.
 
   Args:
-    sections: groups of rows, parted by a line.
+    sections: groups of rows, separated by a line.
   """
   written = [
     [(label, [write_figure(value) for value in values]) for label, values in rows]
@@ -25,7 +25,7 @@ def show(
 
 
 def write_interval(figures: Mapping[str, Any], name: str) -> str:
-  """Writes a share as per cent, with half the width of its interval, `name_low` to `name_high`.
+  """Returns a share in per cent with half the width of its interval, `name_low` to `name_high`.
 
   >>> write_interval({'map': 0.472, 'map_low': 0.413, 'map_high': 0.532}, 'map')
   '47.2 ±6.0'
@@ -35,7 +35,7 @@ def write_interval(figures: Mapping[str, Any], name: str) -> str:
 
 
 def write_figure(value: float | int | str | None) -> str:
-  """Writes a figure with one decimal.
+  """Returns a figure with one decimal.
 
   >>> write_figure(54.72), write_figure(math.nan), write_figure(12)
   ('54.7', '-', '12')

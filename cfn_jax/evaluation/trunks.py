@@ -1,6 +1,6 @@
-"""The weights that an evaluation starts from: any that can be converted, or random ones.
+"""The weights that an evaluation starts from: any that `convert` reads, or random ones.
 
-Paper, section 4: what was pretrained is compared with the same network drawn at random. Between
+Paper, section 4: pretrained weights are compared with the same network drawn at random. Between
 transfer/ and the evaluations.
 """
 
@@ -18,8 +18,8 @@ from cfn_jax.transfer import files, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 RANDOM = 'random'
-PRETRAINED, BASELINE = 'pretrained', RANDOM  # runs that are compared
-# What networks drawn at random are fed: Caffe's weights expect tens, He's the unit variance.
+PRETRAINED, BASELINE = 'pretrained', RANDOM  # the compared runs
+# The input of random networks: Caffe's weights expect tens, He's unit variance.
 RECORDS = {
   'caffe': inputs.InputRecord('rgb', (123.0, 117.0, 104.0), (1.0, 1.0, 1.0)),
   'he': inputs.RECORDS['unit'],
@@ -28,12 +28,12 @@ RECORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Trunk:
-  """Where a run starts.
+  """The start of a run.
 
   Attributes:
-    name: how tables call it.
-    weights: conv1 .. conv5, and fully connected layers where the file holds AlexNet's.
-    origin: plain values: where the weights come from.
+    name: its name in tables.
+    weights: conv1 .. conv5, and fully connected layers if the file has AlexNet's.
+    origin: the source of the weights: plain values.
   """
 
   name: str
@@ -42,25 +42,25 @@ class Trunk:
 
   @property
   def width(self) -> float:
-    """AlexNet's is 1."""
+    """Returns the width; AlexNet's is 1."""
     return networks.find_width(self.weights)
 
   def label(self) -> str:
-    """Names the trunk in a table; one that is not as wide as AlexNet is marked so."""
+    """Returns the trunk's name in a table, marked if it is narrower or wider than AlexNet."""
     return self.name if self.width == 1 else f'{self.name} (width {self.width:.3g})'
 
 
 def load_trunk(path: str, *, step: str, collection: str) -> Trunk:
-  """Reads conv1 .. conv5, and what there is of AlexNet's fully connected layers.
+  """Reads conv1 .. conv5, and AlexNet's fully connected layers if they exist.
 
   Raises:
-    WeightsError: it cannot be read, or has no whole trunk.
+    WeightsError: it cannot be read, or its trunk is incomplete.
   """
   weights = files.load_weights(path, step=step, collection=collection)
   with weights_lib.named_errors(f'weights = {path}'):
-    surgery.to_cfn_trunk(weights)  # raises where it has none
+    surgery.to_cfn_trunk(weights)  # raises if it has none
   origin = weights_lib.json_ready(dict(weights.origin))
-  for table in ('permutations', 'questions'):  # of no use to a score
+  for table in ('permutations', 'questions'):  # a score does not need them
     origin.pop(table, None)
   digest = identity.hash_arrays(weights.params)
   return Trunk(path, weights, {**origin, 'path': path, 'arrays_sha256': digest})
@@ -70,7 +70,7 @@ def draw_trunk(init: str, *, seed: int, width: float = 1.0, order: str) -> Trunk
   """Draws a random trunk of a width.
 
   Raises:
-    CfnError: an unknown `init` or `order`.
+    CfnError: `init` or `order` is unknown.
   """
   shapes = alexnet.parameter_shapes(trunk_lib.Trunk(width=width), (1, 227, 227, 3))
   return _draw(shapes, figures.Initial(init, order), seed, stride=4)
@@ -79,7 +79,7 @@ def draw_trunk(init: str, *, seed: int, width: float = 1.0, order: str) -> Trunk
 def draw_like(
   trunk: Trunk, init: str, *, seed: int, layers: tuple[str, ...] = weights_lib.CONVOLUTIONS
 ) -> Trunk:
-  """Draws those of the layers that another trunk has, of the same shapes."""
+  """Draws those layers that another trunk has, with the same shapes."""
   weights = trunk.weights
   shapes = {name: weights.params[name] for name in layers if name in weights.params}
   initial = figures.Initial(init, weights.order)
@@ -94,7 +94,7 @@ def _draw(shapes: Any, initial: figures.Initial, seed: int, **fields: Any) -> Tr
     input_record=RECORDS[initial.init],
     **{'origin': {}, **fields},
   )
-  if weights.kind == 'cfn':  # its tiles are normalised one by one; over all of them it is the same
+  if weights.kind == 'cfn':  # its tiles are normalised one by one; on average it is the same
     mean, std = weights.input.mean, inputs.PIXEL_STD
     red, green, blue = (each * std for each in weights.input.scale)
     own = inputs.InputRecord('rgb', mean, (red, green, blue), 'tile', std)
@@ -103,7 +103,7 @@ def _draw(shapes: Any, initial: figures.Initial, seed: int, **fields: Any) -> Tr
 
 
 def open_trunk(config: ml_collections.ConfigDict) -> Trunk:
-  """Reads the trunk that a config names, or draws one where its `weights` are 'random'."""
+  """Reads the trunk that a config names, or draws one if its `weights` are 'random'."""
   if not config.weights:
     raise CfnError("weights is empty: a workdir, a step or a file of weights, or 'random'")
   if config.weights == RANDOM:
@@ -115,10 +115,10 @@ def open_trunk(config: ml_collections.ConfigDict) -> Trunk:
 def open_compared(
   config: ml_collections.ConfigDict, layers: tuple[str, ...] = weights_lib.CONVOLUTIONS
 ) -> dict[str, Trunk]:
-  """Returns the trunk of a config and, unless it is told not to, a random one beside it, by run.
+  """Returns the trunk of a config and, unless turned off, a random one, by run.
 
   Args:
-    layers: those of the random one.
+    layers: the layers of the random one.
   """
   trunk = open_trunk(config)
   if config.weights == RANDOM:
@@ -129,7 +129,7 @@ def open_compared(
 def open_named(
   config: ml_collections.ConfigDict, layers: tuple[str, ...] = weights_lib.CONVOLUTIONS
 ) -> dict[str, Trunk]:
-  """Returns the same of several trunks, by their names in `weights`; of one without, by run.
+  """Returns the same for several trunks, by their names in `weights`; for one trunk, by run.
 
   The random one has the shapes of the first.
   """
@@ -153,7 +153,7 @@ def open_named(
 def _add_baseline(
   config: ml_collections.ConfigDict, trunks: dict[str, Trunk], layers: tuple[str, ...]
 ) -> dict[str, Trunk]:
-  """Adds a random trunk like the first one, unless the config says not to."""
+  """Adds a random trunk like the first one, unless the config turns it off."""
   if not config.baseline:
     return trunks
   first = next(iter(trunks.values()))
@@ -166,7 +166,7 @@ def _add_baseline(
 def make_network(
   config: ml_collections.ConfigDict, trunk: Trunk, num_classes: int
 ) -> tuple[weights_lib.Weights, alexnet.AlexNet]:
-  """Returns a trunk placed for the views of a config, and the AlexNet in which it is trained.
+  """Returns a trunk with the stride of a config, and the AlexNet in which it is trained.
 
   Raises:
     CfnError: the views are too small for it.

@@ -1,9 +1,9 @@
-"""VOC2007 classification: which of 20 classes does an image show?
+"""VOC2007 classification: the classes, of 20, that an image shows.
 
 Paper, section 4.1, table 1, by the framework of Kraehenbuehl et al. (voc-classification): conv1 ..
 conv5 in AlexNet, a sigmoid for each class, views of random scale, place and mirroring in training
-and test alike, the sum of ten views' logits as the score, and the mean of the areas under the
-precision-recall curves. The 11-point mean of VOC2007 stands beside it.
+and test, and the sum of ten views' logits as the score. The figure is the mean of the areas under
+the precision-recall curves. The 11-point mean of VOC2007 stands beside it.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from cfn_jax.models import figures
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import weights as weights_lib
 
-# Mean average precision on VOC2007, everything trained.
+# Mean average precision on VOC2007, with all layers trained.
 PAPER = {
   'CFN': 67.6,
   'Pathak et al.': 56.5,
@@ -28,7 +28,7 @@ PAPER = {
   'Wang and Gupta': 58.4,
   'ImageNet labels': 78.2,
 }
-# Which layers train; the others are locked.
+# The layers that train; the others are locked.
 TRAINED = {
   'all': weights_lib.LAYERS,
   'fc6-8': weights_lib.FULLY_CONNECTED,
@@ -39,7 +39,7 @@ CHART = 'average_precision.png'
 
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
-  """Opens and checks what the config evaluates; see `make_plan`."""
+  """Opens and checks the evaluation of a config; see `make_plan`."""
   return runs.open_plan(make_plan, config)
 
 
@@ -47,14 +47,16 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run and that of the random baseline.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   fields.check_numbers(config, labelled.LIMITS)
   if config.trained not in TRAINED:
     raise CfnError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
   magic_init.check(config.magic_init)
   started = trunks.open_compared(config)
-  data = labelled.open_labelled(config, multilabel=True)  # at its own size: scales count its pixels
+  data = labelled.open_labelled(
+    config, multilabel=True
+  )  # at its own size, since scales count its pixels
   labels = {name: each.label() for name, each in started.items()}
   return runs.Plan(
     runs=[make_run(config, data, each, name) for name, each in started.items()],
@@ -102,10 +104,10 @@ def make_classifier(
   *,
   drawn: bool,
 ) -> classifier.Classifier:
-  """Builds the network; fc6 and fc7 are taken where the weights hold AlexNet's for these views.
+  """Builds the network; fc6 and fc7 are loaded if the weights have AlexNet's for these views.
 
   Raises:
-    WeightsError: only fc8 trains, and the weights hold no fc6 and fc7 for it.
+    WeightsError: only fc8 trains, and the weights have no fc6 and fc7 for it.
   """
   model, px = config.model, config.views.view_px
   network: Any
@@ -123,7 +125,7 @@ def make_classifier(
     network = network.clone(
       **{f'{name}_features': params[name]['kernel'].shape[1] for name in ('fc6', 'fc7')}
     )
-  # What was drawn at random is fresh: magic_init draws it anew.
+  # Layers that were drawn at random are fresh: magic_init draws them again.
   fresh = drawn and config.magic_init
   loaded = () if fresh else tuple(name for name in weights_lib.LAYERS if name in params)
   made = classifier.Classifier(
@@ -148,7 +150,7 @@ def make_classifier(
 def find_connected(
   weights: weights_lib.Weights, *, px: int, stride: int
 ) -> dict[str, dict[str, Any]]:
-  """Returns fc6 and fc7 of an AlexNet that saw images of this size; {} where there are none."""
+  """Returns fc6 and fc7 of an AlexNet for images of this size; {} without any."""
   if weights.kind != 'alexnet' or 'fc7' not in weights.params:
     return {}
   side = figures.map_sides(px, stride=stride, padding=weights.padding)['pool5']

@@ -1,8 +1,8 @@
-"""VOC2007 detection: where are the objects of 20 classes?
+"""VOC2007 detection: the boxes of objects of 20 classes.
 
 Paper, section 4.1, table 1, by the framework of Girshick (fast-rcnn): conv1 .. conv5 in AlexNet,
-regions that are proposed from outside, a class and a better box for each, and the mean of the
-average precisions at 11 points.
+proposed regions, a class and a better box for each, and the mean of the average precisions at 11
+points.
 """
 
 import ml_collections
@@ -45,7 +45,7 @@ LIMITS = {
 
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
-  """Opens and checks what the config evaluates; see `make_plan`."""
+  """Opens and checks the evaluation of a config; see `make_plan`."""
   return runs.open_plan(make_plan, config)
 
 
@@ -53,7 +53,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run and that of the random baseline.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   fields.check_numbers(config, LIMITS)
   opened.read_rule(config)
@@ -86,13 +86,13 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
 
 
 def check_images(config: ml_collections.ConfigDict) -> None:
-  """Raises CfnError for scales that images cannot have."""
+  """Raises CfnError for impossible scales of images."""
   longest = config.images.longest_px
   for field, scales in (
     ('images.scales_px', config.images.scales_px),
     ('test.scales_px', config.test.scales_px),
   ):
-    least = 8 * config.model.stride  # conv5 has a cell or more, whatever the shape
+    least = 8 * config.model.stride  # conv5 then has a cell or more for every shape
     if not scales or min(scales) < least or max(scales) > longest or len(scales) > 16:
       raise CfnError(
         f'{field} = {tuple(scales)}: one to 16 short sides from {least} px (8 times model.stride) '
@@ -101,7 +101,7 @@ def check_images(config: ml_collections.ConfigDict) -> None:
 
 
 def tell(scales: tuple[int, ...]) -> str:
-  """Writes some sides: '480, 576'."""
+  """Returns sides as text: '480, 576'."""
   return ', '.join(map(str, scales))
 
 

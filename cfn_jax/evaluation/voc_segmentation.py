@@ -1,4 +1,4 @@
-"""VOC2012 segmentation: which of 20 classes, or the background, does each pixel show?
+"""VOC2012 segmentation: the class of each pixel, of 20 or the background.
 
 Paper, section 4.1, table 1, by the framework of Shelhamer et al. (fcn.berkeleyvision.org): conv1 ..
 conv5 in FCN-AlexNet-32s, images at their own size, and the mean over the classes of intersection
@@ -39,7 +39,7 @@ ALL_BACKGROUND = 'all background'
 
 
 def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
-  """Opens and checks what the config evaluates; see `make_plan`."""
+  """Opens and checks the evaluation of a config; see `make_plan`."""
   return runs.open_plan(make_plan, config)
 
 
@@ -47,7 +47,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   """Opens data and weights, and builds the run and that of the random baseline.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   fields.check_numbers(config, LIMITS)
   magic_init.check(config.magic_init)
@@ -69,7 +69,7 @@ def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
   """Opens images and masks.
 
   Raises:
-    SourceError: what is wrong, where, and what would be right.
+    SourceError: with the fault, its place and the remedy.
   """
   d = config.data
   chosen = mask_splits.Fields(
@@ -103,7 +103,7 @@ def make_run(
 
 
 def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str]) -> None:
-  """Prints each class's IoU, the means of each run and of answering background, and the paper's."""
+  """Prints each class's IoU, the means of each run and of all-background, and the paper's."""
   first = figures[next(iter(figures))]
   classes = [
     (name, [_per_cent(figures[run]['per_class']['iou'][name]) for run in labels])

@@ -87,7 +87,7 @@ def find_record(path: pathlib.Path) -> dict[str, Any]:
 
 
 def describe_input(record: inputs.InputRecord) -> str:
-  """Says in one line how images are prepared."""
+  """Returns a line about how images are prepared."""
   order = ', '.join(record.channels.upper())
   scale = ', '.join(f'{each:.6g}' for each in record.scale)
   if record.normalization:

@@ -1,6 +1,6 @@
-"""Weights out of a run's checkpoints, on the CPU, whatever devices saved them.
+"""Reads weights from a run's checkpoints, on the CPU, whatever devices saved them.
 
-`training/step_folders.py` finds and reads the steps; here their parameters become weights, with the
+`training/step_folders.py` finds and reads the steps. Here their parameters become weights, with the
 network's description, the questions of the run and its figures as their origin.
 """
 
@@ -20,7 +20,7 @@ WeightsError = weights_lib.WeightsError
 
 
 def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
-  """Finds the folder of one step.
+  """Returns the folder of one step.
 
   Args:
     path: a workdir, its `checkpoints` folder, a step's folder, or `state` in it.
@@ -59,12 +59,12 @@ def find_step(path: pathlib.Path, step: str = 'latest') -> pathlib.Path:
 
 
 def is_step(path: pathlib.Path) -> bool:
-  """Tells whether a path is a step's folder, or `state` in it."""
+  """Returns whether a path is a step's folder, or `state` in it."""
   return (path / 'state').is_dir() or (path.name == 'state' and (path.parent / 'meta').exists())
 
 
 def _score(folder: pathlib.Path) -> float:
-  """Returns what a step is ranked by in its run, larger is better; nan for nothing."""
+  """Returns the figure that ranks a step in its run, larger is better; nan without one."""
   return step_folders.read_score(
     folder, str(places.read_json(folder / 'meta' / 'metadata').get('best'))
   )
@@ -76,10 +76,10 @@ def read_checkpoint(
   """Reads the weights of a step; see `find_step`.
 
   Args:
-    collection: 'params', or 'ema' where the run kept averaged parameters.
+    collection: 'params', or 'ema' if the run kept averaged parameters.
 
   Raises:
-    CfnError: what is missing or damaged, and where.
+    CfnError: with the missing or damaged part, and its place.
   """
   folder = find_step(path, step)
   held, meta = step_folders.read_params(folder, collection)
@@ -105,12 +105,12 @@ def read_checkpoint(
 def read_params(
   path: pathlib.Path, *, step: str = 'latest', collection: str = 'params'
 ) -> weights_lib.Params:
-  """Reads the parameters of a step, whatever network they are of; see `read_checkpoint`."""
+  """Reads the parameters of a step of any network; see `read_checkpoint`."""
   return step_folders.read_params(find_step(path, step), collection)[0]
 
 
 def _read_questions(path: pathlib.Path, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-  """Reads the questions of a run that asks no jigsaws, `{}` where there are none beside it."""
+  """Reads the questions of a run without jigsaws; `{}` without a file of them."""
   if not path.exists():
     return {}
   asked = places.read_json(path)
@@ -123,7 +123,7 @@ def _read_questions(path: pathlib.Path, fingerprint: Mapping[str, Any]) -> dict[
 
 
 def _read_permutations(path: pathlib.Path) -> list[list[int]]:
-  """Reads the set of the run, `[]` where there is none beside its checkpoints."""
+  """Reads the permutation set of the run; `[]` without a file beside its checkpoints."""
   if not path.is_file():
     return []
   hint = 'mend it, or move it away to convert without it'

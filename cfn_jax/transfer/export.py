@@ -1,7 +1,7 @@
 """Weights to a folder that another program can use: files of one format, and the model card.
 
-The folder appears whole or not at all: it is written under another name and renamed. One that it
-replaces is renamed first and deleted last, so that one of the two is whole at any time.
+The folder is complete or absent: it is written under another name and renamed. A folder that it
+replaces is renamed first and deleted last, so one of the two is complete at any time.
 """
 
 import os
@@ -20,11 +20,11 @@ NAMES = ('', 'vissl')
 
 
 def check(out: pathlib.Path, to: str, *, names: str = '', overwrite: bool = False) -> None:
-  """Checks all that can be wrong before any weights are read.
+  """Checks everything that can be checked before any weights are read.
 
   Raises:
-    WeightsError: an unknown format; PyTorch is missing; the folder exists, and is not to be
-      overwritten or holds files that no export wrote.
+    WeightsError: the format is unknown; PyTorch is missing; the folder exists and may not be
+      overwritten, or holds files that no export wrote.
   """
   if to not in FORMATS:
     raise WeightsError(f"to = '{to}' is unknown: one of {', '.join(FORMATS)}")
@@ -34,7 +34,7 @@ def check(out: pathlib.Path, to: str, *, names: str = '', overwrite: bool = Fals
     )
   if to == 'pytorch':
     pytorch.require_torch()
-  out = places.resolve(str(out), '--out')  # a link stays, what it leads to is replaced
+  out = places.resolve(str(out), '--out')  # a link stays; its target is replaced
   if out.exists() and not out.is_dir():
     raise WeightsError(f'{out} is a file; --out names a folder')
   if out.exists() and any(out.iterdir()):
@@ -55,13 +55,13 @@ def check(out: pathlib.Path, to: str, *, names: str = '', overwrite: bool = Fals
 
 
 def _foreign_files(out: pathlib.Path) -> list[str]:
-  """Lists what is in a folder of ours besides the files that its card names."""
+  """Lists the files in an exported folder that its card does not name."""
   own = set(cards.list_files(out))
   modules = {name.removesuffix('.py') for name in own if name.endswith('.py')}
 
   def is_own(path: pathlib.Path) -> bool:
     if path.name == '__pycache__' and path.is_dir() and not path.is_symlink():
-      # Python's, once the exported module was imported.
+      # Python's, after an import of the exported module.
       return all(
         each.suffix == '.pyc' and each.name.partition('.')[0] in modules for each in path.iterdir()
       )
@@ -85,7 +85,7 @@ def save_folder(
     names: 'vissl': the keys of VISSL's trunks instead of ours.
 
   Raises:
-    WeightsError: see `check`; the weights are no network that the format can hold.
+    WeightsError: see `check`; the format cannot hold the network of the weights.
   """
   check(out, to, names=names, overwrite=overwrite)
   out = places.resolve(str(out), '--out')
@@ -97,7 +97,7 @@ def save_folder(
   try:
     made = _write(weights, written, to, names=names)
     cards.save_card(written, weights, made)
-    mask = _umask()  # mkdtemp and some writers leave nothing for others to read
+    mask = _umask()  # mkdtemp and some writers make files that others cannot read
     written.chmod(0o777 & ~mask)
     for file in written.iterdir():
       file.chmod(0o666 & ~mask)
@@ -108,8 +108,8 @@ def save_folder(
 
 
 def _put_in_place(written: pathlib.Path, out: pathlib.Path) -> None:
-  """Renames a folder into place; what stood there is deleted afterwards."""
-  aside = written.with_name(f'{written.name}.replaced')  # its name is unique, so this is
+  """Renames a folder into place, then deletes the one that it replaces."""
+  aside = written.with_name(f'{written.name}.replaced')  # the name is unique, so this one is too
   try:
     if out.exists():
       out.rename(aside)

@@ -1,4 +1,4 @@
-"""The images and tiles that a network was made for, from its weights and where they are from."""
+"""The images and tiles that a network was made for, from its weights and their origin."""
 
 import math
 from typing import Any
@@ -10,8 +10,8 @@ from cfn_jax.transfer import weights as weights_lib
 def choose_input_px(weights: weights_lib.Weights) -> int:
   """Returns the side of the image for which a network was made.
 
-  That is what the record of training says if it fits fc6, else 227, else the smallest that fits.
-  Without fc6 any size from about 30 px on works; 227 is AlexNet's.
+  It is the side in the record of training if it fits fc6, else 227, else the smallest that fits.
+  Without fc6 any size from about 30 px works; 227 is AlexNet's.
   """
   wanted = weights.pool5_side()
   tile_px = _read_puzzle(weights, 'tile_px')
@@ -24,10 +24,10 @@ def choose_input_px(weights: weights_lib.Weights) -> int:
 
 
 def choose_tile(weights: weights_lib.Weights) -> tuple[int, int]:
-  """Returns the side of the tiles that a network learned from, and the short side of their images.
+  """Returns the side of the tiles of training, and the short side of their images, px.
 
-  Where the record of training does not say it: the side that fc6 of a CFN was made for, else the
-  paper's 64 px, in images of four tiles.
+  Without a record of training it is the side that fc6 of a CFN was made for, else the paper's 64
+  px, in images of four tiles.
   """
   made_for = choose_input_px(weights) if weights.kind == 'cfn' else 64
   tile_px = _read_puzzle(weights, 'tile_px') or made_for
@@ -35,9 +35,9 @@ def choose_tile(weights: weights_lib.Weights) -> tuple[int, int]:
 
 
 def choose_grid(weights: weights_lib.Weights) -> int:
-  """Returns how many tiles a side an image is cut into for fc6 of a CFN.
+  """Returns the number of tiles per side of an image for fc6 of a CFN.
 
-  Those that fc7 sees, where they make a square; else what the record of training says; else 3.
+  They are those that fc7 sees, if they form a square, else those in the record of training, else 3.
   """
   grid = math.isqrt(weights.tiles())
   if grid > 1 and grid**2 == weights.tiles():
@@ -46,8 +46,8 @@ def choose_grid(weights: weights_lib.Weights) -> int:
 
 
 def _read_puzzle(weights: weights_lib.Weights, name: str) -> int:
-  """Returns a number of the section `puzzle` of training's config; 0 where there is none."""
+  """Returns a number of the section `puzzle` of training's config; 0 without one."""
   found: Any = weights.origin
-  for key in ('config', 'puzzle', name):  # a file's own words: anything may be there
+  for key in ('config', 'puzzle', name):  # from a file: anything may be there
     found = found.get(key) if isinstance(found, dict) else 0
   return found if isinstance(found, int) and 0 < found < 5000 else 0

@@ -1,7 +1,7 @@
-"""Between Flax's layouts and the one that PyTorch and Caffe share.
+"""Converts between Flax's layouts and those that PyTorch and Caffe share.
 
-Theirs: convolutions `[out, in / groups, kh, kw]`, fully connected layers `[out, in]`, the values
-that fc6 takes in the order (channel, y, x). NumPy only.
+Theirs are `[out, in / groups, kh, kw]` for convolutions and `[out, in]` for fully connected layers,
+with the inputs of fc6 in the order (channel, y, x). NumPy only.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from cfn_jax.models import inputs
 from cfn_jax.transfer import weights as weights_lib
 
 Arrays = dict[str, np.ndarray]  # 'conv1.weight', 'conv1.bias', ...
-# How two programs whose layers have names of their own feed a CFN. A channel's fixed figures, which
-# stand in for a tile's own, are those of photographs.
+# The input of a CFN in two programs that have their own names of layers. A channel's fixed figures,
+# which replace a tile's own, are those of photographs.
 PEERS = {
   "the authors' siamese network": inputs.InputRecord(
     'bgr', (104.0, 117.0, 123.0), (inputs.PIXEL_STD,) * 3, 'mean', inputs.PIXEL_STD
@@ -25,20 +25,21 @@ PEERS = {
   ),
 }
 AUTHORS, PORT = PEERS
-_GRIDS = (1, 4, 9, 16, 25)  # tiles that a fc7 may see
+_GRIDS = (1, 4, 9, 16, 25)  # numbers of tiles that an fc7 may see
 _PLACES = 8  # classes of a network that compares two tiles
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """What a foreign file holds.
+  """The contents of a foreign file.
 
   Attributes:
-    order: '' where the file has neither pooling nor normalisation layers.
-    stride: of conv1; 0 where the file does not say.
-    left_over: layers or keys that hold arrays and were not read, with the reason.
-    peer: whose names the layers have, one of `PEERS`; '' for plain ones, and for other networks.
-    notes: what was assumed of the arrays.
+    order: '' if the file has neither pooling nor normalisation layers.
+    stride: that of conv1; 0 if the file does not state it.
+    left_over: layers or keys with arrays that were not read, with the reason.
+    peer: the program whose names the layers have, one of `PEERS`; '' for plain ones and other
+      networks.
+    notes: assumptions about the arrays.
   """
 
   params: weights_lib.Params
@@ -51,11 +52,11 @@ class Found:
 
 
 def check_whole(layers: Iterable[str], left_over: Iterable[str]) -> None:
-  """Raises WeightsError where a convolution is missing below fc6 or a later convolution.
+  """Raises WeightsError if a convolution is missing below fc6 or a later convolution.
 
   Args:
-    layers: those that were found.
-    left_over: what was not read: the error lists it, names with 'conv' first.
+    layers: the layers that were found.
+    left_over: the unread names: the error lists them, those with 'conv' first.
   """
   trunk = [name for name in (*weights_lib.CONVOLUTIONS, 'fc6') if name in layers]
   if not trunk:
@@ -72,7 +73,7 @@ def check_whole(layers: Iterable[str], left_over: Iterable[str]) -> None:
 
 
 def note_biases(arrays: Iterable[str]) -> list[str]:
-  """Notes which layers have a weight but no bias, of keys 'conv1.weight', ..."""
+  """Returns notes about layers with a weight but no bias, from keys 'conv1.weight', ..."""
   held = set(arrays)
   bare = [n for n in weights_lib.LAYERS if f'{n}.weight' in held and f'{n}.bias' not in held]
   return [f'no bias in the file: zeros assumed for {", ".join(bare)}'] if bare else []
@@ -82,7 +83,7 @@ def to_foreign(weights: weights_lib.Weights) -> Arrays:
   """Returns the arrays in the foreign layout, float32, C-contiguous, in the order of the layers.
 
   Raises:
-    WeightsError: fc6 is there without conv5, so its rows cannot be put in order.
+    WeightsError: fc6 exists without conv5, so its rows cannot be reordered.
   """
   arrays: Arrays = {}
   for name in weights.layers():
@@ -101,14 +102,14 @@ def to_foreign(weights: weights_lib.Weights) -> Arrays:
 
 
 def from_foreign(arrays: Mapping[str, np.ndarray]) -> tuple[weights_lib.Params, list[str]]:
-  """Returns parameters in Flax's layout, and what was not read, with the reason.
+  """Returns parameters in Flax's layout, and the unread names with the reason.
 
   Args:
     arrays: 'conv1.weight', ...; a missing bias is zero; convolutional fully connected layers
       `[out, channels, kh, kw]` and Caffe's old shapes `[1, 1, out, in]` are read too.
 
   Raises:
-    WeightsError: an array has a shape that its layer cannot have.
+    WeightsError: an array has an impossible shape for its layer.
   """
   params: weights_lib.Params = {}
   for name in weights_lib.LAYERS:
@@ -140,7 +141,7 @@ def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _pool5(rows: int, params: weights_lib.Params) -> tuple[int, int]:
-  """Returns side and channels of the map that fc6 takes."""
+  """Returns side and channels of the input map of fc6."""
   if 'conv5' not in params:
     raise weights_lib.WeightsError(
       'fc6 is there without conv5: its values are ordered by the channels of conv5'
@@ -155,8 +156,7 @@ def _pool5(rows: int, params: weights_lib.Params) -> tuple[int, int]:
 
 
 def _drop_foreign_heads(params: weights_lib.Params) -> list[str]:
-  """Removes fc7 and fc8 where fc7 sees a number of images that makes no grid of tiles, and what
-  comes after a fully connected layer that is missing."""
+  """Removes fc7 and fc8 that see no grid of tiles, and layers above a missing one."""
   heads = [name for name in weights_lib.FULLY_CONNECTED if name in params]
   gap = next((name for name in weights_lib.FULLY_CONNECTED if name not in params), '')
   reason = ''

@@ -1,4 +1,4 @@
-"""Flax networks for weights that came from anywhere: widths, groups and orders follow the weights.
+"""Flax networks for any weights: widths, groups and orders follow the weights.
 
 Between transfer/ and models/: evaluations and parity checks build their network here.
 """
@@ -14,7 +14,7 @@ _FEATURES = dict(zip(figures.CONVOLUTIONS, figures.FEATURES))
 
 
 def find_width(weights: weights_lib.Weights) -> float:
-  """Returns the width (1: AlexNet's) whose channels are those of the convolutions.
+  """Returns the width (1: AlexNet's) of the channels of the convolutions.
 
   Raises:
     WeightsError: no width has these channels.
@@ -26,7 +26,7 @@ def find_width(weights: weights_lib.Weights) -> float:
   }
   if not channels:
     return 1.0
-  # Channels are multiples of 8: each layer leaves a range of widths. The ends come last, a round
+  # Channels are multiples of 8, so each layer allows a range of widths. The ends come last: a round
   # figure is likelier.
   below, exact, above = (
     [(count + step) / _FEATURES[name] for name, count in channels.items()] for step in (-4, 0, 4)
@@ -49,13 +49,13 @@ def make_network(
   dtype: Any = jnp.float32,
   remat: bool = False,
 ) -> alexnet.AlexNet:
-  """Builds the network that `weights.params` are the parameters of.
+  """Builds the network of `weights.params`.
 
-  For a trunk it is AlexNet, whose `stages` need no fully connected layer. Parameters that the
-  weights lack are the caller's to draw.
+  For a trunk it is AlexNet, whose `stages` need no fully connected layer. The caller draws
+  parameters that the weights lack.
 
   Args:
-    num_classes: outputs where the weights have no fc8; 0: 1000.
+    num_classes: outputs if the weights have no fc8; 0: 1000.
     dropout: share of values dropped in training.
     dtype, remat: see `Trunk`.
 

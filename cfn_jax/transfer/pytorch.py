@@ -1,7 +1,8 @@
 """Weights to and from PyTorch: state dicts, the module file, VISSL's names.
 
-PyTorch is an extra and is imported late. State dicts are read with `weights_only=True`: code in a
-pickle is never run. Our keys: `conv1.weight`, `conv1.bias`, ... `fc8.bias`, PyTorch's layouts.
+PyTorch is an extra and is imported on demand. State dicts are read with `weights_only=True`: code
+in a pickle never runs. Our keys: `conv1.weight`, `conv1.bias`, ... `fc8.bias`, in PyTorch's
+layouts.
 """
 
 import ast
@@ -32,7 +33,7 @@ _VISSL_KEY = re.compile(
   r'(?:.*\.)?_feature_blocks\.(\d)\.([01])\.(weight|bias|running_mean|running_var|num_batches_tracked)'
 )
 # With the suffix `_s1` in the port of the paper's code, whose conv1 has stride 2 and whose pooling
-# comes before LRN; the original has copies up to `_s9`, which share their weights.
+# comes before LRN. The original has copies up to `_s9`, which share their weights.
 _PORT_KEY = re.compile(r'(.*\.)?conv\.conv[1-5]_s[0-9]+\.weight')
 _OWN_KEY = re.compile(r'(?:.*\.)?(conv[1-5]|fc[678])(_s[0-9]+)?\.(weight|bias)')
 
@@ -41,7 +42,7 @@ def require_torch() -> Any:
   """Imports PyTorch.
 
   Raises:
-    WeightsError: it is not installed; names the extra.
+    WeightsError: it is not installed; the message names the extra.
   """
   if importlib.util.find_spec('torch') is None:
     raise WeightsError(
@@ -67,14 +68,14 @@ def load_state_dict(path: pathlib.Path) -> dict[str, np.ndarray]:
   torch = require_torch()
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # of the pickle's version, before the error that follows
+      warnings.simplefilter('ignore')  # about the pickle's version, before the error that follows
       loaded = torch.load(path, map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as error:
     raise WeightsError(
       f'{path}: it holds Python objects besides tensors, or is damaged. A pickle may run code, so '
       'it is refused; save the state_dict() alone'
     ) from error
-  except Exception as error:  # a damaged archive or pickle raises many kinds
+  except Exception as error:  # a damaged archive or pickle raises many types
     reason = terminal.first_line(error)
     raise WeightsError(f'{path}: PyTorch cannot read it: {reason}') from error
   with weights_lib.named_errors(path):
@@ -195,7 +196,7 @@ def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:
   round sizes down, Caffe's and ours up: the last row and column may be missing there.
 
   Raises:
-    WeightsError: other channels or groups than AlexNet's, which VISSL's trunks do not have.
+    WeightsError: the channels or groups are not AlexNet's, as VISSL's trunks need.
   """
   arrays = layouts.to_foreign(weights)
   channels = [arrays[f'{name}.bias'].size for name in VISSL_BLOCKS if f'{name}.bias' in arrays]
@@ -221,7 +222,7 @@ def to_vissl(weights: weights_lib.Weights) -> dict[str, np.ndarray]:
 
 
 def module_source(weights: weights_lib.Weights) -> str:
-  """Returns the text of a module file that builds these weights' network and needs only PyTorch."""
+  """Returns the text of a module that builds the network of these weights with PyTorch alone."""
   kernels = [weights.params[name]['kernel'].shape for name in weights.layers()]
   whole_cfn = weights.kind == 'cfn' and 'fc8' in weights.params
   figures: dict[str, Any] = {

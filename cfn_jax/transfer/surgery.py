@@ -1,7 +1,7 @@
 """Surgery on weights: from the CFN to AlexNet and back, merging, folding the input into conv1.
 
-Paper, section 3: conv1 .. conv5 move from the CFN to a standard AlexNet, whose first stride
-is 4 and whose fully connected layers start anew. NumPy in, NumPy out.
+Paper, section 3: conv1 .. conv5 move from the CFN to a standard AlexNet, whose first stride is 4
+and whose fully connected layers are drawn. NumPy in, NumPy out.
 """
 
 import zlib
@@ -21,7 +21,7 @@ _GAUSSIANS = {
   'bias': (0.0, 0.001, 0.1),  # the paper's figures, its mean read as the biases
   'paper': (0.1, 0.001, 0.0),  # as printed: the weights' mean is 0.1
 }
-FC_INITS = (*_GAUSSIANS, *figures.INITS)  # those as AlexNet's own layers start
+FC_INITS = (*_GAUSSIANS, *figures.INITS)  # the latter: the initial values of AlexNet's own layers
 
 
 def to_alexnet(
@@ -34,17 +34,17 @@ def to_alexnet(
   input_px: int = 227,
   features: int = 4096,
 ) -> Weights:
-  """Moves conv1 .. conv5 into AlexNet.
+  """Returns an AlexNet with the given conv1 .. conv5.
 
   Args:
     num_classes: outputs of fc8; 0: the trunk alone.
-    fc_init: how fc6 .. fc8 start, one of `FC_INITS`.
+    fc_init: initial values of fc6 .. fc8, one of `FC_INITS`.
     stride: conv1's; 4 in the paper's last version, 2 in its first ones.
     input_px: side of the image that fc6 is made for.
-    features: of fc6 and fc7.
+    features: features of fc6 and fc7.
 
   Raises:
-    WeightsError: there is no whole trunk; an unknown `fc_init`; an image too small.
+    WeightsError: the trunk is incomplete, `fc_init` is unknown, or the image is too small.
   """
   trunk = to_cfn_trunk(weights, stride=stride)
   params = dict(trunk.params)
@@ -62,7 +62,7 @@ def to_alexnet(
 
 
 def to_cfn_trunk(weights: Weights, *, stride: int = 2) -> Weights:
-  """Takes conv1 .. conv5 for a CFN's trunk (the AlexNet-to-jigsaw table of the paper)."""
+  """Returns conv1 .. conv5 as a CFN's trunk (the AlexNet-to-jigsaw table of the paper)."""
   missing = [name for name in weights_lib.CONVOLUTIONS if name not in weights.params]
   if missing:
     raise WeightsError(f'the trunk is not whole: {", ".join(missing)} missing')
@@ -89,13 +89,14 @@ def draw_layer(
 
 
 def check_fc_init(fc_init: str) -> None:
-  """Raises WeightsError for an unknown start of fully connected layers."""
+  """Raises WeightsError for unknown initial values of fully connected layers."""
   if fc_init not in FC_INITS:
     raise WeightsError(f"fc_init = '{fc_init}' is unknown: one of {', '.join(FC_INITS)}")
 
 
 def report(ours: Mapping[str, Any], theirs: Mapping[str, Any], taken: Collection[str]) -> str:
-  """Says which layers of a network were taken of the given ones, are new, and are left over."""
+  """Returns which layers of a network are loaded, which are new, and which given ones are
+  unused."""
   count = sum(len(ours[layer]) for layer in taken)
   text = f'{name_layers(layer for layer in ours if layer in taken)} loaded ({count}/{count} arrays)'
   if new := [layer for layer in ours if layer not in taken]:
@@ -106,7 +107,7 @@ def report(ours: Mapping[str, Any], theirs: Mapping[str, Any], taken: Collection
 
 
 def name_layers(layers: Iterable[str]) -> str:
-  """Names some layers: 'conv1..conv5', 'fc6, fc7'."""
+  """Returns names of layers in short: 'conv1..conv5', 'fc6, fc7'."""
   layers = list(layers)
   known = weights_lib.CONVOLUTIONS
   own = [known.index(name) for name in layers if name in known]
@@ -121,16 +122,16 @@ def merge(
   from_params: Mapping[str, Any],
   layers: tuple[str, ...] = weights_lib.CONVOLUTIONS,
 ) -> tuple[dict[str, Any], str]:
-  """Replaces whole layers of a network's parameters by given ones; says so, see `report`.
+  """Replaces whole layers of a network's parameters by given ones; returns a `report` too.
 
   Args:
-    into_params: the network's, `{layer: {array name: array}}`.
-    from_params: the given ones, of the same form.
-    layers: which layers must be taken.
+    into_params: the network's parameters, `{layer: {array name: array}}`.
+    from_params: the given parameters, in the same form.
+    layers: the layers to replace.
 
   Raises:
-    WeightsError: lists all that does not fit: a layer missing on either side, an array that only
-      one side has, another shape or type.
+    WeightsError: with everything that does not fit: a layer missing on either side, an array that
+      only one side has, another shape or type.
   """
   problems = []
   for layer in layers:
@@ -160,9 +161,9 @@ def merge(
 
 
 def compare(before: Weights, after: Weights) -> str:
-  """Says which layers of some weights came through surgery, and which were drawn."""
+  """Returns which layers of weights survived surgery, and which were drawn."""
 
-  def kept(layer: str) -> bool:  # conv1 may have been folded, so arrays of convolutions change
+  def kept(layer: str) -> bool:  # conv1 may be folded, so arrays of convolutions change
     if layer not in before.params or layer in weights_lib.CONVOLUTIONS:
       return layer in before.params
     return after.params[layer]['kernel'] is before.params[layer]['kernel']
@@ -177,18 +178,18 @@ def see_filters(weights: Weights) -> np.ndarray:
 
 
 def fold_input(weights: Weights, to: str | inputs.InputRecord) -> Weights:
-  """Changes how images must be prepared, and conv1 so that it gives the same for the same image.
+  """Changes the input record, and conv1 so that its output for an image stays the same.
 
-  Exact in real numbers: channel order, scale and mean are linear, and conv1 has no padding. A
-  record that normalises each image by itself is taken by the fixed figures that stand in for its
-  own (`InputRecord.fixed`).
+  It is exact in real numbers: channel order, scale and mean are linear, and conv1 has no padding. A
+  record that normalises each image by itself is replaced by its fixed figures
+  (`InputRecord.fixed`).
 
   Args:
     to: 'unit', 'caffe', 'imagenet', or a record.
 
   Raises:
-    WeightsError: an unknown name; no conv1; conv1 is padded and the mean changes (the zeros around
-      the image would then stand for another colour).
+    WeightsError: the name is unknown; conv1 is missing; conv1 is padded and the mean changes (the
+      zeros around the image would then mean another colour).
   """
   if isinstance(to, str):
     if to not in inputs.RECORDS:
@@ -203,7 +204,7 @@ def fold_input(weights: Weights, to: str | inputs.InputRecord) -> Weights:
   mean, scale = np.array(old.mean), np.array(old.scale)
   if old.channels != new.channels:
     kernel, mean, scale = kernel[:, :, ::-1], mean[::-1], scale[::-1]
-  shift = (np.array(new.mean) - mean) * scale  # a pixel of the new mean, as conv1 saw it before
+  shift = (np.array(new.mean) - mean) * scale  # a pixel of the new mean in the old input
   if weights.padding and np.any(shift):
     raise WeightsError(
       f'conv1 is padded by {weights.padding} px, so the mean {old.mean} cannot become {new.mean} '

@@ -1,7 +1,7 @@
 """AlexNet's trunk, AlexNet and the context-free network in plain PyTorch.
 
 `python -m cfn_jax.convert --to=pytorch` writes this file, with the figures of the converted
-network, beside its weights. It needs nothing but PyTorch.
+network, beside its weights. It needs only PyTorch.
 """
 
 import pathlib
@@ -10,20 +10,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# What follows is the network's own; the weights beside this file fit it.
-NETWORK = 'AlexNet'  # the class below that it is
+# The following figures are those of the network; the weights beside this file fit it.
+NETWORK = 'AlexNet'  # its class below
 ORDER = 'caffenet'  # 'caffenet': pooling, then LRN; 'alexnet': LRN, then pooling
 CHANNELS = (96, 256, 384, 384, 256)  # of conv1 .. conv5
 GROUPS = (1, 2, 1, 2, 2)
 STRIDE = 4  # of conv1
 PADDING = 0  # of conv1
 CONNECTED: tuple[tuple[int, int], ...] = ()  # (inputs, outputs) of fc6, fc7, fc8
-TILES = 1  # tiles whose features fc7 sees
+TILES = 1  # number of tiles whose features fc7 sees
 INPUT_CHANNELS = 'bgr'  # in this order, then (pixel 0..255 - INPUT_MEAN) * INPUT_SCALE
 INPUT_MEAN = (104.0, 117.0, 123.0)
 INPUT_SCALE = (1.0, 1.0, 1.0)
 INPUT_NORMALIZATION = ''  # 'tile', 'channel', 'mean': by each image's own figures instead
-INPUT_STD = 1.0  # stands in for an image's own standard deviation
+INPUT_STD = 1.0  # replaces an image's own standard deviation
 
 
 def prepare(images: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ class Trunk(nn.Module):
 
 
 class AlexNet(Trunk):
-  """AlexNet: images `[B, 3, H, W]`, prepared, to the last layer that there is."""
+  """AlexNet: prepared images `[B, 3, H, W]` to the output of the last layer."""
 
   def stages(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
     """Returns every stage by Caffe's name; fc6 and fc7 after their ReLU."""

@@ -1,8 +1,8 @@
-"""Weights that travel: parameters, and all that another program must know to use them.
+"""Weights that travel: parameters, and everything that another program needs to use them.
 
-Every reader of `transfer/` returns a `Weights`, every writer takes one. NumPy only. Layouts are
+Every reader of `transfer/` returns a `Weights`, every writer accepts one. NumPy only. Layouts are
 Flax's: kernels `[kh, kw, in / groups, out]` and `[in, out]`, rows of fc6 in the order (y, x,
-channel); other layouts exist only inside the readers and writers (layouts.py).
+channel). Other layouts exist only inside the readers and writers (layouts.py).
 """
 
 import contextlib
@@ -25,21 +25,21 @@ KINDS = ('trunk', 'alexnet', 'cfn')
 
 
 class WeightsError(CfnError):
-  """Weights that cannot be read, written or used so: what is wrong, where, what would be right."""
+  """Weights that cannot be read, written or used so, with the fault, its place and the remedy."""
 
 
 @contextlib.contextmanager
 def named_errors(where: object, damaged: str = '') -> Iterator[None]:
-  """Names a file in what is raised while it is read.
+  """Adds a file's name to errors while it is read.
 
   Args:
-    damaged: what to say before any other error; '': those go through.
+    damaged: text before any other error; '': other errors pass through.
   """
   try:
     yield
   except CfnError as error:
     raise WeightsError(f'{where}: {error}') from error
-  except Exception as error:  # readers of damaged files raise many kinds
+  except Exception as error:  # readers of damaged files raise many types
     if not damaged:
       raise
     reason = f'it has no {error}' if isinstance(error, KeyError) else terminal.first_line(error)
@@ -48,7 +48,7 @@ def named_errors(where: object, damaged: str = '') -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """Parameters of a network, and what it takes to use them.
+  """Parameters of a network, and everything needed to use them.
 
   Attributes:
     params: `{layer: {'kernel', 'bias'}}`, float32; any of `LAYERS`.
@@ -57,7 +57,7 @@ class Weights:
     groups: of conv1 .. conv5.
     stride: of conv1.
     input: how images are prepared.
-    origin: where the weights come from, for the model card: plain values.
+    origin: the source of the weights, for the model card: plain values.
     padding: of conv1, px.
   """
 
@@ -71,7 +71,7 @@ class Weights:
   padding: int = 0
 
   def describe(self) -> dict[str, Any]:
-    """Returns all but the arrays and where they come from, as plain values."""
+    """Returns everything but the arrays and their origin, as plain values."""
     return {
       'kind': self.kind,
       'order': self.order,
@@ -82,17 +82,17 @@ class Weights:
     }
 
   def layers(self) -> tuple[str, ...]:
-    """Returns the layers that there are, from the input up."""
+    """Returns the existing layers, from the input up."""
     return tuple(name for name in LAYERS if name in self.params)
 
   def tiles(self) -> int:
-    """Returns how many tiles fc7 sees; 1 for AlexNet and a trunk."""
+    """Returns the number of tiles that fc7 sees; 1 for AlexNet and a trunk."""
     if 'fc6' in self.params and 'fc7' in self.params:
       return self.params['fc7']['kernel'].shape[0] // self.params['fc6']['kernel'].shape[1]
     return 1
 
   def pool5_side(self) -> int:
-    """Returns the side of the map that fc6 was made for; 0 where there is no fc6."""
+    """Returns the side of the map that fc6 was made for; 0 without fc6."""
     if 'fc6' not in self.params or 'conv5' not in self.params:
       return 0
     kernels = [self.params[name]['kernel'].shape for name in ('fc6', 'conv5')]
@@ -104,13 +104,13 @@ class Weights:
 
 
 def map_side(rows: int, channels: int) -> int:
-  """Returns the side of the square map of this many values; 0: none is."""
+  """Returns the side of a square map with this number of values; 0: there is none."""
   side = math.isqrt(rows // max(1, channels))
   return side if side * side * channels == rows else 0
 
 
 def from_record(params: Params, record: Mapping[str, Any], origin: Mapping[str, Any]) -> Weights:
-  """Builds weights of what `Weights.describe` returned, as a file holds it; see `named_errors`."""
+  """Builds weights from the values of `Weights.describe` in a file; see `named_errors`."""
   return make_weights(
     params,
     order=str(record['order']),
@@ -133,7 +133,7 @@ def make_weights(
   """Builds `Weights`; kind and groups follow from the shapes.
 
   Raises:
-    WeightsError: lists every layer that does not fit.
+    WeightsError: with every layer that does not fit.
   """
   if order not in figures.ORDERS:
     raise WeightsError(f"order = '{order}' is unknown: one of {', '.join(figures.ORDERS)}")
@@ -145,7 +145,7 @@ def make_weights(
     raise WeightsError(f'layers {listed}: {", ".join(LAYERS)} are known')
   groups, problems = _groups(params)
   problems += _check_arrays(params) or _check_chain(params)
-  # The origin may come from a file: what is read later must be what it is taken for.
+  # The origin may come from a file, untrusted: check the types of fields that are read later.
   problems += [
     f'its origin has {name} of type {type(origin[name]).__name__}, not {kind.__name__}'
     for name, kind in {'notes': list, 'permutations': list, 'config': dict}.items()
@@ -224,7 +224,7 @@ def _check_chain(params: Params) -> list[str]:
 
 
 def json_ready(value: Any) -> Any:
-  """Turns tuples, arrays and NumPy numbers into what JSON holds."""
+  """Converts tuples, arrays and NumPy numbers to JSON values."""
   if isinstance(value, Mapping):
     return {str(name): json_ready(each) for name, each in value.items()}
   if isinstance(value, np.ndarray):
