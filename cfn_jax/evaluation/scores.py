@@ -206,8 +206,8 @@ def tell_difference(figures: Mapping[str, Mapping[str, Any]], names: Sequence[st
 def draw_times(images: int, *, draws: int, seed: int) -> np.ndarray:
   """Draws the number of times that each image counts in a bootstrap, int64 `[draws, images]`.
 
-  Each draw takes all images' number, with replacement. The draws depend only on the seed and the
-  number of images, so those of two runs on the same test are paired.
+  Each draw takes as many images as the test has, with replacement. The draws depend only on the
+  seed and the number of images, so those of two runs on the same test are paired.
   """
   rng = np.random.Generator(np.random.Philox(key=[seed, images]))
   return rng.multinomial(images, np.full(images, 1 / images), size=draws)

@@ -95,8 +95,7 @@ def check_fc_init(fc_init: str) -> None:
 
 
 def report(ours: Mapping[str, Any], theirs: Mapping[str, Any], taken: Collection[str]) -> str:
-  """Returns which layers of a network are loaded, which are new, and which given ones are
-  unused."""
+  """Returns the loaded layers of a network, the new ones, and the unused given ones, in words."""
   count = sum(len(ours[layer]) for layer in taken)
   text = f'{name_layers(layer for layer in ours if layer in taken)} loaded ({count}/{count} arrays)'
   if new := [layer for layer in ours if layer not in taken]:

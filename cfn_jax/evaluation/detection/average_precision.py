@@ -1,10 +1,10 @@
-"""Average precision of detections: which are right, and what that is worth.
+"""Average precision of detections: which are right, and the figures.
 
-The rules are those of the VOC devkit (`VOCevaldet.m`): a detection belongs to the object of its
-class and image that it overlaps most, if that is at least half; only then it is looked at whether
+The rules are those of the VOC devkit (`VOCevaldet.m`). A detection belongs to the object of its
+class and image that it overlaps most, if that is at least half. Only then does it matter whether
 the object is difficult (ignored) or taken (wrong). Files of detections are read in their order,
-which settles ties. The 11-point figure is that of VOC2007, the area that of VOC2010 and later.
-After suppression.py; bootstrap.py says how sure the figures are.
+which settles ties. The 11-point figure is that of VOC2007, the area that of VOC2010 and later. It
+follows suppression.py; bootstrap.py computes intervals.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
 class Detections(NamedTuple):
-  """What was found of one class, in the order of a file."""
+  """The detections of one class, in the order of a file."""
 
   images: np.ndarray  # int [n], indices into the test's images
   scores: np.ndarray  # float [n]
@@ -42,10 +42,10 @@ class Judged:
 
   Attributes:
     verdicts: int8 `[n]`, `RIGHT`, `WRONG` or `IGNORED`, in the order of the detections.
-    matches: int64 `[n]`, the object that each belongs to, an index into the truths; -1: none.
+    matches: int64 `[n]`: the object of each, an index into the truths; -1: none.
     order: int64 `[n]`, the detections by falling score.
     images: int64 `[n]`, the image of each.
-    positives: int64 `[images]`, how many objects there are to find in each image.
+    positives: int64 `[images]`: the number of objects to find in each image.
     recall: float64 `[n]`, by falling score; nan without a positive.
     precision: float64 `[n]`, by falling score; nan before the first that counts.
     eleven_points: the mean, over recalls 0, 0.1 .. 1, of the best precision there or beyond.
@@ -68,11 +68,11 @@ class Scores:
   """The figures of all classes.
 
   Attributes:
-    mean_eleven_points, mean_area: over the classes that have a figure; nan where none has.
+    mean_eleven_points, mean_area: over the classes that have a figure; nan if none has.
     eleven_points, area: by class; nan for a class without a positive.
-    positives: by class: the objects that count.
+    positives: by class: the number of objects that count.
     without: the classes without a positive.
-    judged: of each class.
+    judged: for each class.
   """
 
   mean_eleven_points: float
@@ -88,10 +88,10 @@ def judge(detections: Detections, truths: Truths, *, images: int) -> Judged:
   """Judges the detections of one class.
 
   Args:
-    images: how many images the test has, those without an object or a detection too.
+    images: number of images of the test, including those without an object or a detection.
 
   Raises:
-    ValueError: shapes that do not fit, scores or boxes that are not finite, an image outside.
+    ValueError: shapes do not fit, scores or boxes are not finite, or an image is outside.
   """
   _check(detections, truths, images)
   order = np.argsort(-np.asarray(detections.scores, np.float64), kind='stable')
@@ -137,7 +137,7 @@ def match(
     difficult: bool `[m]`.
 
   Returns:
-    The verdicts, int8 `[n]`; the object that each belongs to, int64 `[n]`, -1: none.
+    The verdicts, int8 `[n]`, and the object of each, int64 `[n]`, -1: none.
   """
   shares = boxes.overlaps(found, truths)  # [n, m]
   best = np.argmax(shares, axis=1)
@@ -153,14 +153,14 @@ def match(
 def judge_image(
   found: np.ndarray, classes: np.ndarray, objects: voc_objects.Objects
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Judges some detections of one image, of any classes, for its picture.
+  """Judges detections of one image, of any classes, for its picture.
 
   Args:
     found: float `[n, 5]`, boxes with their scores last, in any order.
     classes: int `[n]`.
 
   Returns:
-    The verdicts, int8 `[n]`; which objects are missed, bool `[m]`: none of difficult ones is.
+    The verdicts, int8 `[n]`, and the missed objects, bool `[m]`; difficult ones are never missed.
   """
   verdicts = np.full(len(found), WRONG, np.int8)
   missed = ~objects.difficult
@@ -178,14 +178,14 @@ def judge_classes(
   objects: Sequence[voc_objects.Objects],
   class_names: Sequence[str],
 ) -> Scores:
-  """Judges the detections of all classes, and averages over those that have a positive.
+  """Judges the detections of all classes, and averages over classes with a positive.
 
   Args:
-    detections: of each class.
-    objects: of each image of the test.
+    detections: those of each class.
+    objects: those of each image of the test.
 
   Raises:
-    ValueError: what `judge` refuses, or detections of other classes.
+    ValueError: see `judge`; or the detections have other classes.
   """
   if len(detections) != len(class_names):
     raise ValueError(f'detections of {len(detections)} classes, {len(class_names)} class names')
@@ -221,7 +221,7 @@ def gather_detections(found: np.ndarray, kept: np.ndarray) -> list[Detections]:
   """Returns the detections of each class, by image.
 
   Args:
-    found: float `[N, K, n, 5]`, of each image and class, boxes with their scores last.
+    found: float `[N, K, n, 5]`, by image and class; boxes with their scores last.
     kept: bool `[N, K, n]`, see `suppression.suppress_groups`.
   """
   gathered = []
@@ -238,7 +238,7 @@ def eleven_points(right: np.ndarray, precision: np.ndarray, positives: np.ndarra
   Recalls are compared as whole numbers: 3 of 10 are 0.3, which multiples of 0.1 in doubles miss.
 
   Args:
-    right: int `[draws, n]`, how many were right so far, by falling score.
+    right: int `[draws, n]`: the number of right ones so far, by falling score.
     precision: float `[draws, n]`.
     positives: int `[draws]`.
 
@@ -248,7 +248,7 @@ def eleven_points(right: np.ndarray, precision: np.ndarray, positives: np.ndarra
   best = _best_beyond(precision)
   total = np.zeros(len(right))
   for tenth in range(11):
-    place = np.sum(10 * right < tenth * positives[:, None], axis=1)  # the first that reaches it
+    place = np.sum(10 * right < tenth * positives[:, None], axis=1)  # the first to reach it
     total += np.take_along_axis(best, place[:, None], axis=1)[:, 0]
   return np.where(positives > 0, total / 11, math.nan)
 
@@ -271,7 +271,7 @@ def _best_beyond(precision: np.ndarray) -> np.ndarray:
 
 
 def _by_image(numbers: np.ndarray, order: np.ndarray, images: int) -> list[np.ndarray]:
-  """Returns the places in `numbers` of each image, in the order that `order` brings them."""
+  """Returns the places in `numbers` of each image, in the order of `order`."""
   own = order[np.argsort(numbers[order], kind='stable')]
   return np.split(own, np.searchsorted(numbers[own], np.arange(1, images)))
 

@@ -1,7 +1,7 @@
-"""How sure a mean average precision is: a bootstrap over the images of the test.
+"""The interval of a mean average precision: a bootstrap over the images of the test.
 
-A detection is judged within its image, so verdicts stay, and only how often each counts changes.
-The interval is that of test images alone: training is not repeated. After average_precision.py.
+A detection is judged within its image, so verdicts stay, and only their weights change. The
+interval covers test images alone: training is not repeated. It follows average_precision.py.
 """
 
 import math
@@ -11,13 +11,13 @@ import numpy as np
 from cfn_jax.evaluation import scores as score_lib
 from cfn_jax.evaluation.detection import average_precision
 
-_PLACES_AT_ONCE = 1024  # right detections of a class: bounds the memory
+_PLACES_AT_ONCE = 1024  # right detections of a class; it bounds the memory
 
 
 def draw_means(scores: average_precision.Scores, *, draws: int = 1000, seed: int = 0) -> np.ndarray:
   """Returns the mean average precision (11 points) of each draw, float64 `[draws]`.
 
-  A class without a positive in a draw is left out of its mean. The draws are `scores.draw_times`.
+  The mean of a draw leaves out classes without a positive. The draws are `scores.draw_times`.
   """
   times = score_lib.draw_times(len(scores.judged[0].positives), draws=draws, seed=seed)
   figures = np.stack([_draw_class(each, times) for each in scores.judged], axis=1)
@@ -28,11 +28,11 @@ def draw_means(scores: average_precision.Scores, *, draws: int = 1000, seed: int
 def _draw_class(judged: average_precision.Judged, times: np.ndarray) -> np.ndarray:
   """Returns the figure of one class in each draw, `[draws]`; nan without a positive.
 
-  The best precision beyond a recall stands at a right detection, so only those are places of the
-  curve; wrong ones are counted before each.
+  The best precision beyond a recall is at a right detection, so the curve has only those places.
+  Wrong ones are counted before each.
 
   Args:
-    times: int `[draws, images]`, how often each image counts.
+    times: int `[draws, images]`: the number of times that each image counts.
   """
   verdicts, images = judged.verdicts[judged.order], judged.images[judged.order]
   right = np.cumsum(times[:, images[verdicts == average_precision.RIGHT]], axis=1)
@@ -45,7 +45,7 @@ def _draw_class(judged: average_precision.Judged, times: np.ndarray) -> np.ndarr
 def _count_wrong(verdicts: np.ndarray, images: np.ndarray, times: np.ndarray) -> np.ndarray:
   """Counts the wrong detections before each right one, float32 `[draws, right ones]`.
 
-  float32 multiplies fast, and counts exactly to 16 million.
+  float32 multiplies fast and counts exactly up to 16 million.
   """
   count, places = times.shape[1], np.sum(verdicts == average_precision.RIGHT)
   chosen = verdicts == average_precision.WRONG

@@ -1,4 +1,4 @@
-"""Fast R-CNN on labelled images: its loss, and what it finds; the network of a detection.
+"""Fast R-CNN on labelled images: its loss and its detections.
 
 Source: fast-rcnn, `models/CaffeNet/train.prototxt` and `lib/fast_rcnn/test.py`. Between the network
 (models/fast_rcnn.py) and the run that the loop trains (passes.py).
@@ -26,10 +26,10 @@ from cfn_jax.training import task as tasks
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Detector(start.Start):
-  """`FastRcnn`, and what it starts from.
+  """`FastRcnn` and its start.
 
   Attributes:
-    moves: by which the moves of boxes are normalised.
+    moves: the normalisation of the moves of boxes.
   """
 
   moves: roles.Moves
@@ -84,8 +84,8 @@ class Detector(start.Start):
     """Returns the best boxes of each class of a batch, see `TestRegions`, and their scores.
 
     Returns:
-      float32 `[B, K, count, 5]`, at most R of them, by falling score: boxes in the image, clipped
-      to it; empty places have a score of -inf.
+      float32 `[B, K, count, 5]`, at most R of them, by falling score: boxes clipped to the image;
+        empty places have a score of -inf.
     """
     scores, moves = self.see(params, batch)
     shares = jax.nn.softmax(scores, axis=-1)
@@ -129,7 +129,7 @@ def rebuild(
   """Builds the network of a checkpoint, see `start.give_all`.
 
   Args:
-    config, meta: what is saved with the step.
+    config, meta: the values that are saved with the step.
   """
   found = meta['network']['moves']
   moves = roles.Moves(np.array(found['means'], np.float32), np.array(found['stds'], np.float32))

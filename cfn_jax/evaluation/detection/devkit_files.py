@@ -1,8 +1,9 @@
-"""Detections as files: those of the VOC devkit, one a class, and one JSON file.
+"""Writes detections to files: one per class for the VOC devkit, and one JSON file.
 
-A devkit file is `comp3_det_<split>_<class>.txt`; a line is the image, the score, and the box, whose
-pixels count from 1 there. In the JSON file they count from 0, as everywhere here. Nine digits hold
-every float32 score, so a file says the same order as the arrays. After average_precision.py.
+A devkit file is `comp3_det_<split>_<class>.txt`. A line has the image, the score, and the box,
+whose pixels count from 1 there. In the JSON file they count from 0, as everywhere here. Nine digits
+hold every float32 score, so a file has the same order as the arrays. It follows
+average_precision.py.
 """
 
 import json
@@ -19,7 +20,7 @@ _BOXES = 'x1, y1, x2, y2 in pixels from 0, ends included'
 
 
 def name_file(split: str, class_name: str) -> str:
-  """Returns the name of a class's file; what no file name should hold is written as %XX.
+  """Returns the name of a class's file; characters that do not belong there become %XX.
 
   >>> name_file('test', 'cat'), name_file('val', 'traffic light/red')
   ('comp3_det_test_cat.txt', 'comp3_det_val_traffic%20light%2Fred.txt')
@@ -35,11 +36,11 @@ def write_devkit(
   class_names: Sequence[str],
   stems: Sequence[str],
 ) -> list[pathlib.Path]:
-  """Writes a file for each class into a folder, which is made.
+  """Writes a file for each class to a folder, which it makes.
 
   Args:
-    detections: of each class.
-    split: the name of the list; '' is written as 'all'.
+    detections: those of each class.
+    split: the name of the list; '' becomes 'all'.
     stems: the names, without a suffix, of the images.
 
   Returns:
@@ -66,9 +67,9 @@ def write_json(
   class_names: Sequence[str],
   stems: Sequence[str],
 ) -> None:
-  """Writes all detections into one JSON file: by image, the highest score first.
+  """Writes all detections to one JSON file, by image, the highest score first.
 
-  Arguments as in `write_devkit`; an image without a detection stands there with an empty list.
+  Arguments as in `write_devkit`. An image without a detection has an empty list.
   """
   _write(path, _json_lines(detections, split=split, class_names=class_names, stems=stems))
 

@@ -1,7 +1,7 @@
-"""What the rows of a pass over test images are worth: detections, their figures, files, a sheet.
+"""Judges the rows of a pass over test images: detections, figures, files, a sheet.
 
-Source: the test of fast-rcnn and the VOC devkit. After the network (detector.py); the rules stand
-in suppression.py and average_precision.py.
+Source: the test of fast-rcnn and the VOC devkit. It follows the network (detector.py). The rules
+are in suppression.py and average_precision.py.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from cfn_jax.pictures import detections as pictures
 from cfn_jax.pictures import figures
 
 FOLDER, SHEET = 'detections', 'detections.png'
-SHOWN_SCORE = 0.5  # the sheet shows boxes of this score and more,
-SHOWN_BOXES = 4  # and at least this many of an image, the best
+SHOWN_SCORE = 0.5  # the sheet shows boxes with this score or more,
+SHOWN_BOXES = 4  # and at least this number of an image's best ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Judge:
   def _draw(
     self, path: pathlib.Path, records: np.ndarray, found: Sequence[average_precision.Detections]
   ) -> None:
-    """Draws some images, evenly spaced over the pass: the same ones of every run."""
+    """Draws images that are evenly spaced over the pass, the same for every run."""
     chosen = np.unique(np.linspace(0, len(records) - 1, pictures.MOST).astype(int))
     shown = []
     for row in chosen.tolist():
@@ -132,14 +132,14 @@ def gather_image(
 
 
 def limit_mean(found: np.ndarray, mean_per_image: int) -> np.ndarray:
-  """Empties the places of all but the best boxes of each class over all images.
+  """Keeps the best boxes of each class over all images, and empties the other places.
 
-  Source: fast-rcnn's test, whose threshold leaves 40 boxes an image of each class, in the mean.
+  Source: fast-rcnn's test, whose threshold leaves 40 boxes per image of each class on average.
 
   Args:
     found: `[N, K, n, 5]`, boxes with their scores last.
-    mean_per_image: of a class that has more boxes than this times N, the one of that rank and all
-      below it go; 0: none.
+    mean_per_image: if a class has more boxes than this times N, the box of that rank and all below
+      it are removed; 0: none.
   """
   most = mean_per_image * len(found)
   scores = found[..., 4].swapaxes(0, 1).reshape(found.shape[1], -1)  # [K, N * n]

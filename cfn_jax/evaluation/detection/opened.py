@@ -1,6 +1,6 @@
 """The data of a detection, opened from a config and checked before any training.
 
-Images and their objects (data/voc_objects.py) with the regions that are proposed for each
+Images and their objects (data/voc_objects.py) with the proposed regions of each
 (data/proposals.py).
 """
 
@@ -16,7 +16,7 @@ from cfn_jax.evaluation.detection import roles, transform
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """One split: its images, their objects, and the regions that are proposed for each."""
+  """One split: its images, their objects, and the proposed regions of each."""
 
   reader: pipeline.Reader
   images: voc_objects.Split
@@ -43,7 +43,7 @@ def open_data(config: ml_collections.ConfigDict) -> Opened:
   """Opens images, objects and proposals.
 
   Raises:
-    SourceError: what is wrong, where, and what would be right.
+    SourceError: with the fault, its place and the remedy.
   """
   d = config.data
   training, testing, class_names = voc_objects.open_config(config)
@@ -76,7 +76,7 @@ def open_data(config: ml_collections.ConfigDict) -> Opened:
 
 
 def read_rule(config: ml_collections.ConfigDict) -> roles.Roles:
-  """Reads which regions train, and in which role."""
+  """Reads the rule that gives regions their roles in training."""
   r = config.regions
   return roles.Roles(
     r.per_image, r.foreground, r.foreground_overlap, r.background_low, r.background_high
@@ -84,7 +84,7 @@ def read_rule(config: ml_collections.ConfigDict) -> roles.Roles:
 
 
 def measure_moves(config: ml_collections.ConfigDict, data: Opened) -> roles.Moves:
-  """Measures the moves of the training's regions, see `roles.measure_moves`."""
+  """Measures the moves of the training set's regions, see `roles.measure_moves`."""
   difficult = config.regions.difficult
   return roles.measure_moves(
     (

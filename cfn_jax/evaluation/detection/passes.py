@@ -1,7 +1,7 @@
 """The run of a detection: its task for the loop, and its passes over test images.
 
-Between the network (detector.py) and the figures (judge.py). No annotation of a test image reaches
-the network.
+Between the network (detector.py) and the figures (judge.py). The network sees no annotation of a
+test image.
 """
 
 import dataclasses
@@ -81,7 +81,7 @@ def make_run(
 def make_training(
   config: ml_collections.ConfigDict, detector: detectors.Detector, data: opened.Opened
 ) -> feed.Feed:
-  """Builds what feeds the training: each image once as it is and once mirrored in two epochs."""
+  """Builds the feed of training: each image once as it is and once mirrored in two epochs."""
   images, training = config.images, data.training
   frames = canvases.TrainingFrames(
     training.sizes(images.scales_px, images.longest_px),
@@ -102,7 +102,7 @@ def make_training(
 
 
 def make_pass(config: ml_collections.ConfigDict, testing: opened.Split, *, limit: int) -> feed.Feed:
-  """Builds what feeds a pass over at most `limit` test images."""
+  """Builds the feed of a pass over at most `limit` test images."""
   records = streams.choose_records(testing.reader.source, limit)
   frames = canvases.TestFrames(
     testing.sizes(config.test.scales_px, config.images.longest_px, records),
@@ -115,7 +115,7 @@ def make_pass(config: ml_collections.ConfigDict, testing: opened.Split, *, limit
 
 
 def report_training(sums: Mapping[str, float]) -> dict[str, float]:
-  """Turns the sums of the logged steps into figures, means over the regions."""
+  """Returns the figures of the sums of the logged steps: means over the regions."""
   count = sums['count'] or math.nan
   classes, boxes = sums['class_loss'] / count, sums['box_loss'] / count
   return {

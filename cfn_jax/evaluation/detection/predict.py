@@ -1,6 +1,6 @@
-"""What a trained detector finds in images without annotations; see the command `predict`.
+"""Applies a trained detector to images without annotations; see the command `predict`.
 
-The network is that of a checkpoint; the regions come from a grid, a search over segments or a file.
+The network comes from a checkpoint, the regions from a grid, a search over segments or a file.
 """
 
 import pathlib
@@ -42,18 +42,18 @@ def predict(
   proposals: str = '',
   score: float = 0.5,
 ) -> str:
-  """Finds objects in the images of a folder, and writes boxes and pictures; says what it did.
+  """Finds objects in the images of a folder, writes boxes and pictures; returns a summary line.
 
-  An image that cannot be decoded is named and left out.
+  An image that cannot be decoded is named and skipped.
 
   Args:
     step: the folder of a step of a run.
-    config, meta: what is saved with it.
+    config, meta: the values that are saved with it.
     proposals: 'grid', 'segments' or a file; '': the grid of the run.
-    score: boxes of lower scores are left out.
+    score: boxes with lower scores are left out.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   if not 0 <= score <= 1:
     raise CfnError(f'--score={score}: 0 to 1')
@@ -105,7 +105,7 @@ def _open_proposals(
   """Opens the regions of the images, or makes them.
 
   Raises:
-    CfnError: none are named, and those of the run were a file's.
+    CfnError: none are named, and those of the run came from a file.
   """
   if not where and config.proposals.train != proposal_lib.GRID:
     raise CfnError(

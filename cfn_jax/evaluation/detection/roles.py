@@ -1,7 +1,7 @@
-"""Which regions of an image train, in which role, and how their boxes must move.
+"""The roles of regions in training, and the moves of their boxes.
 
-Source: fast-rcnn, `lib/roi_data_layer/minibatch.py` and `roidb.py`: a region whose overlap with an
-object is large enough shows that object's class; one that overlaps a little shows the background.
+Source: fast-rcnn, `lib/roi_data_layer/minibatch.py` and `roidb.py`. A region whose overlap with an
+object is large enough shows that object's class. One that overlaps a little shows the background.
 NumPy; loader processes run it.
 """
 
@@ -19,10 +19,10 @@ class Roles:
   """The rule.
 
   Attributes:
-    per_image: regions of each image in a step.
-    foreground: the part of them that shows objects, where there are enough.
+    per_image: number of regions per image in a step.
+    foreground: the share of them that shows objects, if there are enough.
     foreground_overlap: a region shows an object from this overlap on.
-    background_low, background_high: it shows the background from the first to below the other.
+    background_low, background_high: it shows the background from the first to below the second.
   """
 
   per_image: int
@@ -42,10 +42,10 @@ class Roles:
   def draw(self, overlap: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draws regions, by the largest overlap of each with an object, `[m]`.
 
-    Where a role has too few, the step has fewer regions.
+    If a role has too few, the step has fewer regions.
 
     Returns:
-      int64 indices of the regions that show objects, and of those that show the background.
+      int64 indices of the regions with objects, and of those with background.
     """
     objects = np.flatnonzero(overlap >= self.foreground_overlap)
     low, high = self.background_low, self.background_high
@@ -57,7 +57,7 @@ class Roles:
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-  """The regions of an image that may train, its objects first: they overlap with themselves.
+  """The regions of an image that may train, its objects first, which overlap with themselves.
 
   Attributes:
     boxes: float32 `[m, 4]`.
@@ -73,7 +73,8 @@ class Candidates:
 def find_candidates(objects: np.ndarray, proposals: np.ndarray) -> Candidates:
   """Collects the candidates of boxes of objects `[n, 4]` and proposals `[m, 4]`.
 
-  A region of less than 2 px is none: its way to an object would be about 1e14 times its width.
+  A region of less than 2 px is left out: its offset to an object would be about 1e14 times its
+  width.
   """
   both = np.concatenate([objects, proposals]).astype(np.float32)
   both = both[np.all(both[:, 2:] - both[:, :2] >= 1, axis=1)]
@@ -85,7 +86,7 @@ def find_candidates(objects: np.ndarray, proposals: np.ndarray) -> Candidates:
 
 @dataclasses.dataclass(frozen=True)
 class Moves:
-  """Means and standard deviations of the moves `[K + 1, 4]` by which boxes are normalised."""
+  """Means and standard deviations `[K + 1, 4]` that normalise the moves of boxes."""
 
   means: np.ndarray
   stds: np.ndarray
@@ -96,11 +97,11 @@ def measure_moves(
   num_classes: int,
   foreground_overlap: float,
 ) -> Moves:
-  """Measures by how much regions must move onto their objects, class by class.
+  """Measures the moves of regions onto their objects, class by class.
 
-  Over all regions of training that show an object, the objects' own boxes among them, each once as
-  it is and once mirrored: the mean way along x is 0. A class without one, or whose regions never
-  move, is not scaled.
+  It covers all regions of training that show an object, including the objects' own boxes, each once
+  as it is and once mirrored: the mean move along x is 0. A class without regions, or whose regions
+  never move, is not scaled.
 
   Args:
     images: boxes `[n, 4]` and classes `[n]` of an image's objects, and its proposals `[m, 4]`.

@@ -1,7 +1,7 @@
-"""Greedy non-maximum suppression: of boxes that overlap, the one of the highest score stays.
+"""Greedy non-maximum suppression: of overlapping boxes the one with the highest score stays.
 
-Source: Fast R-CNN (fast-rcnn, `lib/utils/nms.pyx`, the compiled routine), which drops a box at an
-overlap of the threshold or more; its plain twin keeps one of exactly the threshold. Between the
+Source: Fast R-CNN (fast-rcnn, `lib/utils/nms.pyx`, the compiled routine). It drops a box at an
+overlap of the threshold or more; its Python version keeps one at exactly the threshold. Between the
 network's scores and average_precision.py.
 """
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from cfn_jax.data import boxes
 
-_GROUPS_AT_ONCE = 512  # their boxes stay in the processor's cache
+_GROUPS_AT_ONCE = 512  # their boxes fit the processor's cache
 
 
 def suppress_groups(found: np.ndarray, threshold: float) -> np.ndarray:
-  """Says which boxes stay in each of many groups, such as the classes of many images.
+  """Returns the boxes that stay in each of many groups, such as the classes of many images.
 
   Args:
-    found: float `[..., n, 5]`, boxes with their scores last, in any order; of equal scores the
-      first counts as the higher one. A score of -inf marks an empty place.
+    found: float `[..., n, 5]`: boxes with their scores last, in any order. The first of equal
+      scores counts as the higher one. A score of -inf marks an empty place.
     threshold: the overlap at which the box of the lower score is dropped.
 
   Returns:

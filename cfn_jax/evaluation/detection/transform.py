@@ -1,7 +1,7 @@
-"""What loader processes make of a visit to an image: the image on its canvas, and its regions.
+"""Turns a visit to an image into its canvas and its regions, in loader processes.
 
 Source: fast-rcnn, `lib/roi_data_layer/minibatch.py` (training) and `lib/fast_rcnn/test.py`. Boxes
-count in pixels of the image until they are scaled with it.
+are in pixels of the image until they are scaled with it.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ class TrainRegions:
   """Makes one image of a training step.
 
   Attributes:
-    objects, proposals: of each image of the list.
+    objects, proposals: those of each image of the list.
     moves: see `roles.measure_moves`.
     difficult: objects that are marked so train like others.
   """
@@ -35,15 +35,15 @@ class TrainRegions:
 
   @property
   def nbytes(self) -> int:
-    """Of the largest image, beside which the rest is small."""
+    """Returns the bytes of the largest image; the rest is small."""
     return 3 * canvases.count_pixels(self.frames.canvases)
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
-    """Returns the image, and R regions of it with what they show.
+    """Returns the image, and R of its regions with their labels.
 
     `image` uint8 `[1, H, W, 3]`; `extent` int32 `[1, 2]`; `regions` float32 `[R, 5]`; `label` int32
     `[R]`, 0 for the background; `move` float32 `[R, 4]`, normalised; `drawn` float32 `[R]`, 0 for
-    what only fills up.
+    rows that fill it up.
     """
     mirrored, index = divmod(visit.record, len(self.objects))
     level = self.frames.level(visit.place)
@@ -88,14 +88,14 @@ def choose_objects(
 
 @dataclasses.dataclass(frozen=True)
 class TestRegions:
-  """Makes one image of the test: at each scale, with all its proposals, and no object of it.
+  """Makes one image of the test: at each scale, with all its proposals, without its objects.
 
   Attributes:
-    proposals: of each image of the list.
-    count: R, regions of each image; those past its own are empty.
+    proposals: those of each image of the list.
+    count: R, regions per image; those after its own are empty.
   """
 
-  __test__ = False  # no test of pytest's
+  __test__ = False  # not a test class of pytest
 
   frames: canvases.TestFrames
   proposals: proposals.Proposals
@@ -103,7 +103,7 @@ class TestRegions:
 
   @property
   def nbytes(self) -> int:
-    """Of the largest image at all scales, beside which the rest is small."""
+    """Returns the bytes of the largest image at all scales; the rest is small."""
     levels = self.frames.sizes.sides.shape[1]
     return 3 * levels * canvases.count_pixels(self.frames.canvases)
 
@@ -134,6 +134,6 @@ class TestRegions:
 
 
 def choose_levels(boxes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-  """Returns at which of some scales `[L]` each box is nearest in area to 224 x 224: int64 `[R]`."""
+  """Returns the scale, of `[L]`, at which each box's area is nearest to 224 x 224: int64 `[R]`."""
   areas = box_lib.areas(boxes.astype(np.float64))[:, None] * scales**2  # [R, L]
   return np.argmin(np.abs(areas - PYRAMID_PX**2), axis=1)

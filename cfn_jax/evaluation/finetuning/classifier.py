@@ -1,7 +1,7 @@
 """A network on labelled images, handed to the one training loop: AlexNet, or the CFN on tiles.
 
-Paper, section 4: the frozen-layer table, VOC classification, and recognition are this task with
-other layers loaded and locked, other views and another loss.
+Paper, section 4: the frozen-layer table, VOC classification and recognition are this task with
+different loaded and locked layers, views and losses.
 """
 
 import dataclasses
@@ -39,11 +39,11 @@ class Pool5Linear(nn.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classifier(starts.Start):
-  """`AlexNet`, `Pool5Linear` or `Cfn`, what it starts from, and how it is fed.
+  """`AlexNet`, `Pool5Linear` or `Cfn`, with its start and its input.
 
   Attributes:
     multilabel: an image has several classes: a sigmoid for each instead of one softmax.
-    grid: tiles a side into which the CFN's views are cut; 0: the network sees whole views.
+    grid: tiles per side of the CFN's views; 0: the network sees whole views.
   """
 
   multilabel: bool
@@ -56,7 +56,7 @@ class Classifier(starts.Start):
     return alexnet.parameter_shapes(self.network, (1, *tiles, side, side, 3))
 
   def prepare(self, images: jax.Array) -> jax.Array:
-    """Makes the network's input of views uint8 `[B, px, px, 3]`."""
+    """Returns the network's input for views uint8 `[B, px, px, 3]`."""
     if self.grid:
       batch, side = images.shape[0], self.view_px // self.grid
       images = images.reshape(batch, self.grid, side, self.grid, side, 3)
@@ -98,11 +98,11 @@ def make_task(
   evaluation: tasks.RowEvaluation,
   run: str,
 ) -> tasks.Task:
-  """Builds what the training loop needs.
+  """Builds the task for the training loop.
 
   Args:
-    testing: the test images of `evaluation`, the pass that training makes at times.
-    run: one line on what is trained.
+    testing: the test images of `evaluation`, the pass during training.
+    run: a line about the training.
   """
   classifier.check()
   training = feed.Feed(

@@ -1,7 +1,7 @@
-"""The run of a task that sees whole images, for the one training loop: detection, segmentation.
+"""The run of a task on whole images, for the training loop: detection, segmentation.
 
-Their wings say what the network, the batches and the figures are; here they become a run. Images of
-all sizes share a few canvases (data/canvases.py).
+Their rooms define the network, the batches and the figures; here they become a run. Images of all
+sizes share a few canvases (data/canvases.py).
 """
 
 import pathlib
@@ -22,7 +22,7 @@ Measure = Callable[[Any, tasks.Batch], tasks.Totals]
 
 
 class Feeds(NamedTuple):
-  """The images of a run: of training; of the test, those scored at times and those at the end."""
+  """The feeds of a run: training, the test images during training, and those at the end."""
 
   training: feed.Feed
   watched: feed.Feed
@@ -35,7 +35,7 @@ def make_feeds(
   make_pass: Callable[[int], feed.Feed],
   count: int,
 ) -> Feeds:
-  """Builds the passes of a test of `count` images; `make_pass` takes the limit of one."""
+  """Builds the passes of a test of `count` images; `make_pass` gets the limit of one."""
   shown = min(config.data.val_max_images or count, count)
   return Feeds(training, make_pass(min(config.test.watched_images, shown)), make_pass(shown))
 
@@ -60,12 +60,12 @@ def make_run(
 
   Args:
     made: a `start.Start` with a `loss`.
-    label: names the weights.
-    judge: has `watch` and `report`, the reports of the rows of `watch` and of `measure`.
-    watch, measure: compiled; the rows of a pass while training, and of the one at the end.
-    told: of the data, for the start-up summary.
-    notes: what was left out of the data, a sentence each.
-    fingerprint: what tells the data apart.
+    label: the name of the weights.
+    judge: has `watch` and `report`, for the rows of `watch` and of `measure`.
+    watch, measure: compiled; the rows of a pass during training, and of the one at the end.
+    told: description of the data, for the start-up summary.
+    notes: a sentence about each omission from the data.
+    fingerprint: identifies the data.
     settings: see `runs.Run`.
     fields: the other fields of the task.
   """
@@ -102,7 +102,7 @@ def make_run(
 
 
 def _summarize(made: Any, feeds: Feeds, notes: int) -> list[tuple[str, str]]:
-  """Returns what the start-up summary says of canvases and network, and of what was left out."""
+  """Returns the rows of the start-up summary about canvases, network and omissions."""
   training, test = (_tell_canvases(each) for each in (feeds.training, feeds.final))
   parameters = alexnet.count_parameters(made.shapes())
   return [
@@ -113,6 +113,6 @@ def _summarize(made: Any, feeds: Feeds, notes: int) -> list[tuple[str, str]]:
 
 
 def _tell_canvases(fed: feed.Feed) -> str:
-  """Writes how many canvases a feed has, and their heights and widths."""
+  """Returns the number of canvases of a feed, and their heights and widths, as text."""
   frames: canvases.TrainingFrames | canvases.TestFrames = fed.transform.frames  # type: ignore[attr-defined]
   return canvases.tell(frames.canvases)

@@ -1,9 +1,9 @@
 """Data-dependent initial values (Kraehenbuehl et al., magic_init), before the first step.
 
-'fresh': each layer that is drawn gets, channel by channel, outputs of variance 1 and mean 0.1 on
-some training images; loaded layers stay. 'calibrated': after that all layers are rescaled so that
-their gradients, relative to their weights, are equally large; the outputs keep their scale. For
-tasks that fine-tune on few images, as VOC classification: rival methods are published with it.
+'fresh': each drawn layer gets outputs of variance 1 and mean 0.1 per channel on some training
+images; loaded layers stay. 'calibrated': then all layers are rescaled so that their gradients,
+relative to their weights, are equally large; the outputs keep their scale. It is for tasks that
+fine-tune on few images, such as VOC classification: rival methods are published with it.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from cfn_jax.transfer import weights as weights_lib
 
 Params = start.Params
 KINDS = ('fresh', 'calibrated')
-BATCHES, BATCH = 10, 16  # training images that are looked at
+BATCHES, BATCH = 10, 16  # training images to measure on
 MEAN = 0.1  # of each output, before its ReLU
 ROUNDS = 10
 CLOSE = 0.01  # their logarithms agree within 1 %
@@ -165,7 +165,7 @@ def calibrate(made: start.Start, params: Params, images: np.ndarray, *, seed: in
       break
     params = dict(params)
     for name, factor in zip(layers, np.sqrt(ratios / target)):
-      size = measure(name, params)  # the layers below are changed already
+      size = measure(name, params)  # the layers below have changed already
       params[name] = {
         'kernel': (params[name]['kernel'] * factor).astype(np.float32),
         'bias': (params[name]['bias'] * factor * size / sizes[name]).astype(np.float32),

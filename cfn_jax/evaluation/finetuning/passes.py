@@ -1,7 +1,7 @@
 """The run of a classification: its passes over test images, and the figures of their rows.
 
-Each image is counted once; the scores of several views of it are averaged on the device. Between
-the network (classifier.py) and the figures of merit (scores.py).
+Each image counts once; the device averages the scores of its views. Between the network
+(classifier.py) and the figures of merit (scores.py).
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ def make_run(
   """Builds the run that trains a classifier and scores it on the test images.
 
   Args:
-    views: of the training images.
-    once: of the test images, in the pass that training makes at times.
-    finals: of the test images, in the passes at the end; see `runs.Run`.
-    average: of the views of an image, see `make_evaluation`.
-    summary: one line on what is trained.
+    views: those of the training images.
+    once: views of the test images, in the pass during training.
+    finals: views of the test images, in the passes at the end; see `runs.Run`.
+    average: the average over the views of an image, see `make_evaluation`.
+    summary: a line about the training.
   """
 
   def see(views: view_lib.MakeViews) -> feed.Feed:
@@ -84,10 +84,10 @@ def make_evaluation(
   """Builds a pass over test images: rows of `scores` `[K]` or `rank` `[]`, and of `label`.
 
   Args:
-    average: 'logits' or 'softmax': of the views of an image.
+    average: 'logits' or 'softmax', over the views of an image.
 
   Raises:
-    CfnError: an unknown average.
+    CfnError: the average is unknown.
   """
   if average not in AVERAGES:
     raise CfnError(f"test.average = '{average}': {' or '.join(AVERAGES)}")

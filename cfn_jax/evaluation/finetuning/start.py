@@ -1,4 +1,4 @@
-"""What a network that trains on labels starts from: given layers, drawn ones, locked ones.
+"""The start of a network that trains on labels: given layers, drawn ones, locked ones.
 
 Paper, section 4: conv1 .. conv5 are given, the rest is drawn. Shared by classification,
 detection and segmentation.
@@ -19,26 +19,26 @@ from cfn_jax.transfer import checkpoints, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
 
 Params = dict[str, Any]
-VIEW_PX = 227  # of AlexNet's: of the whole images that magic_init looks at
+VIEW_PX = 227  # AlexNet's; also for the whole images that magic_init measures
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Start(abc.ABC):
-  """A network, and what it starts from.
+  """A network and its start.
 
   Attributes:
     network: has a `trunk`.
     view_px: side of a square view of an image.
-    input_record: how images, views or tiles, are prepared.
+    input_record: the preparation of images, views or tiles.
     class_names: K of them.
-    initial: how the layers that are not loaded start.
-    fc_init: how fully connected ones start, see `surgery.FC_INITS`; '': as `initial` says.
-    given: the loaded parameters; only `loaded` of them are taken.
-    loaded: layers that start as given; the others are drawn.
-    locked: layers that take neither gradient nor decay.
+    initial: initial values of layers that are not loaded.
+    fc_init: initial values of fully connected ones, see `surgery.FC_INITS`; '': `initial`.
+    given: the loaded parameters; only `loaded` of them are used.
+    loaded: layers that start with the given parameters; the others are drawn.
+    locked: layers without gradient and decay.
     rescale: changes the drawn parameters before the first step (magic_init).
-    padding: conv1's, as it is told to those who read the weights of a checkpoint: that of the given
-      weights, where the network has one of its own; -1: the network's.
+    padding: conv1's, for readers of a checkpoint's weights: that of the given weights if the
+      network has its own; -1: the network's.
   """
 
   network: Any
@@ -62,7 +62,7 @@ class Start(abc.ABC):
     """Returns logits `[B, K]` of views uint8 `[B, px, px, 3]`; with a key, dropout is on."""
 
   def check(self) -> None:
-    """Raises WeightsError where the given layers do not fit the network.
+    """Raises WeightsError if the given layers do not fit the network.
 
     Raises:
       ValueError: layers are drawn for inputs of another scale than those of the record.
@@ -82,7 +82,7 @@ class Start(abc.ABC):
         figures.check_contrast(init, contrast, field=field, layers=named)
 
   def init(self, seed: int) -> Params:
-    """Draws the parameters on the host, and puts the loaded layers in."""
+    """Draws the parameters on the host, and inserts the loaded layers."""
     shapes = self.shapes()
     wanted = {name: layer for name, layer in shapes.items() if name not in self.loaded}
     drawn = alexnet.draw_parameters(wanted, self.initial, seed=seed)
@@ -94,20 +94,20 @@ class Start(abc.ABC):
     return self.rescale(params) if self.rescale else params
 
   def describe(self) -> dict[str, Any]:
-    """Returns what a checkpoint says of the network, for transfer/."""
+    """Returns the description of the network in a checkpoint, for transfer/."""
     told = self.network.trunk.describe() | {'input': self.input_record.to_json()}
     return told if self.padding < 0 else told | {'padding': self.padding}
 
   def summarize(self, label: str) -> str:
-    """Says in one line what is given, and what trains; `label` names the weights."""
+    """Returns a line about the given layers and the trained ones; `label` names the weights."""
     taken = f'{surgery.name_layers(self.loaded)} as given; ' if self.loaded else ''
     trains = surgery.name_layers(name for name in self.shapes() if name not in self.locked)
     return f'{label}: {taken}{trains} trained'
 
   def identify(self) -> dict[str, Any]:
-    """Returns all that training depends on besides images and config, as plain values."""
+    """Returns everything that training depends on besides images and config, as plain values."""
     shapes = fields.flatten(self.shapes())
-    network = Start.describe(self)  # what else is told follows from images and config
+    network = Start.describe(self)  # the other facts follow from images and config
     return {
       'network': network | {'groups': list(self.network.trunk.groups)},
       'shapes': {name: list(array.shape) for name, array in shapes.items()},
@@ -128,18 +128,18 @@ def read_config(
   fc6_px: int,
   drawn: bool,
 ) -> dict[str, Any]:
-  """Returns what a config and a trunk say of the start of a network that sees whole images.
+  """Returns the start of a network on whole images, from a config and a trunk.
 
-  fc6 and fc7 are taken where the weights hold AlexNet's, for maps of the same side.
+  fc6 and fc7 are loaded if the weights have AlexNet's for maps of the same side.
 
   Args:
     make: (AlexNet's trunk of these weights, and the fields `fc6_features`, `fc7_features` and
       `dropout`) to the network.
     fc6_px: side of the map that fc6 sees.
-    drawn: the trunk is random, so magic_init draws it anew.
+    drawn: the trunk is random, so magic_init draws it again.
 
   Returns:
-    Fields of `Start`: all but `view_px` and `class_names`.
+    The fields of `Start` except `view_px` and `class_names`.
   """
   model, weights = config.model, trunk.weights
   placed = surgery.to_alexnet(weights, num_classes=0, stride=stride)
@@ -167,10 +167,10 @@ def read_config(
 
 
 def give_all(made: Made, folder: pathlib.Path) -> Made:
-  """Returns a network whose layers are all given: the parameters of a checkpoint.
+  """Returns a network with all parameters of a checkpoint.
 
   Args:
-    folder: of the step.
+    folder: the folder of the step.
 
   Raises:
     CfnError: the checkpoint is damaged.

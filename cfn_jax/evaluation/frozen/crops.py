@@ -1,4 +1,4 @@
-"""Queries and a gallery out of a config, whole images or objects of VOC, and their features.
+"""Opens queries and a gallery of a config, whole images or objects of VOC, with their features.
 
 Between data/voc_crops.py, labelled.py and features.py below, and retrieval.py above.
 """
@@ -22,9 +22,9 @@ class Side:
   """The queries, or the gallery.
 
   Attributes:
-    counted: what its records are called.
-    images: int `[number of records]`, which of them come from one image.
-    name: of folders and messages.
+    counted: the word for its records.
+    images: int `[n]` by record: the image of each.
+    name: its name in folders and messages.
   """
 
   split: labelled.Split
@@ -34,7 +34,7 @@ class Side:
   name: str
 
   def show(self, record: int) -> np.ndarray:
-    """Returns what is seen of a record, not warped: uint8 `[h, w, 3]`."""
+    """Returns the visible part of a record, not warped: uint8 `[h, w, 3]`."""
     return self.transform.cut(self.split.reader.decode(record)[1], record)
 
 
@@ -51,7 +51,7 @@ def open_sides(config: ml_collections.ConfigDict) -> Opened:
   """Opens the objects of VOC images, or the whole images of other sources.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   view_px = config.views.view_px
   if config.data.source == 'voc':
@@ -94,7 +94,7 @@ def _open_objects(config: ml_collections.ConfigDict, view_px: int) -> Opened:
 
 
 def _check_apart(opened: Opened) -> None:
-  """Refuses images that are on both sides: what is nearest to a query would be itself."""
+  """Refuses images on both sides: the nearest answer to a query would be itself."""
   gallery, queries = (side.split.reader.source for side in (opened.gallery, opened.queries))
   if not gallery.root or gallery.root != queries.root or not hasattr(gallery, 'names'):
     return
@@ -108,7 +108,7 @@ def _check_apart(opened: Opened) -> None:
 
 
 def _check_classes(opened: Opened, *, allow_empty: bool) -> None:
-  """Refuses sides that have too few records or classes to be told apart."""
+  """Refuses sides that have too few records or classes."""
   gallery, queries = opened.gallery, opened.queries
   where = gallery.split.reader.source.description
   size = len(gallery.split.reader.source)
@@ -118,7 +118,7 @@ def _check_classes(opened: Opened, *, allow_empty: bool) -> None:
     labelled.count_classes(side.split, len(opened.class_names)) for side in (gallery, queries)
   ]
   ours, theirs = counts
-  if ours is None or theirs is None:  # only reading all records would tell
+  if ours is None or theirs is None:  # known only by reading all records
     return
   shown = [name for name, count in zip(opened.class_names, ours) if count]
   if len(shown) < 2:
@@ -150,12 +150,12 @@ def extract(
   class_names: Sequence[str],
   limit: int,
 ) -> feature_cache.Features:
-  """Extracts the features of one side under one run's weights, or opens those that are there.
+  """Extracts the features of one side with one run's weights, or opens existing ones.
 
   Their `labels` are int32 `[n, 2]`: the class and the record of each row.
 
   Args:
-    limit: at most this many records, a random subset; 0: all.
+    limit: largest number of records, a random subset; 0: all.
   """
   reader = side.split.reader
   count = min(limit or len(reader.source), len(reader.source))

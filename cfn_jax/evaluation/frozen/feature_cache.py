@@ -1,9 +1,9 @@
-"""Features on the disk: extracted once, in parts, read back through memory maps.
+"""Features on the disk: extracted once, in parts, read through memory maps.
 
 A cache is a folder of parts, each of `part_images` images: `conv1-00003.npy` `[rows, D]` for each
-layer, `label-00003.npy`, and `part-00003.json`, which is written last and holds their sha256. A
-part without it does not count, so a stopped extraction resumes there. `index.json` says what the
-features are of. NumPy only, no pickles. Written by features.py, read by the probes.
+layer, `label-00003.npy`, and `part-00003.json`, which is written last and has their sha256. A part
+without it does not count, so a stopped extraction resumes there. `index.json` has the identity of
+the features. NumPy only, no pickles. features.py writes it, the probes read it.
 """
 
 import dataclasses
@@ -19,21 +19,21 @@ from cfn_jax import places
 from cfn_jax.errors import CfnError
 
 LABEL = 'label'
-CHUNK_ROWS = 256  # read at once where all are read in turn
+CHUNK_ROWS = 256  # rows to read at once when all are read
 
 
 class CacheError(CfnError):
-  """A folder of features that cannot be used: what is wrong, where, what would be right."""
+  """A folder of features that cannot be used, with the fault, its place and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-  """Where features are kept, and what they are of.
+  """The place of features, and their identity.
 
   Attributes:
     identity: plain values: weights, images, settings. Another identity is another folder.
-    images: their number.
-    part_images: images of a part; the last one may have fewer.
+    images: number of images.
+    part_images: number of images per part; the last one may have fewer.
   """
 
   folder: pathlib.Path
@@ -42,7 +42,7 @@ class Cache:
   part_images: int
 
   def parts(self) -> int:
-    """Returns how many parts a whole cache has."""
+    """Returns the number of parts of a complete cache."""
     return -(-self.images // self.part_images)
 
   def path(self, name: str, part: int) -> pathlib.Path:
@@ -50,17 +50,17 @@ class Cache:
     return self.folder / f'{name}-{part:05d}.npy'
 
   def part_path(self, part: int) -> pathlib.Path:
-    """Returns the file that says that a part is whole."""
+    """Returns the file that marks a part as complete."""
     return self.folder / f'part-{part:05d}.json'
 
 
 def open_cache(
   root: pathlib.Path, name: str, identity: Mapping[str, Any], *, images: int, part_images: int
 ) -> Cache:
-  """Names the folder of some features, `<root>/<name>-<digest of what they are of>`.
+  """Returns the cache in the folder `<root>/<name>-<digest of the identity>`.
 
   Raises:
-    CacheError: the folder is there and says that it holds other features.
+    CacheError: the folder exists and holds other features.
   """
   whole = json.loads(json.dumps({**identity, 'images': images, 'part_images': part_images}))
   digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:12]
@@ -72,7 +72,7 @@ def open_cache(
 
 
 def count_parts(cache: Cache) -> int:
-  """Returns how many parts are whole, from the first on."""
+  """Returns the number of complete parts, from the first on."""
   part = 0
   while part < cache.parts() and cache.part_path(part).exists():
     part += 1
@@ -93,13 +93,13 @@ def write_part(cache: Cache, part: int, arrays: Mapping[str, np.ndarray]) -> Non
 
 
 class Features:
-  """The rows of a whole cache: one for each view of each image that gave one, in their order."""
+  """The rows of a complete cache: one per view of each decoded image, in their order."""
 
   def __init__(self, cache: Cache) -> None:
-    """Opens all parts and compares them with what was written.
+    """Opens all parts and compares them with their digests.
 
     Raises:
-      CacheError: names the file that is missing or damaged.
+      CacheError: with the missing or damaged file.
     """
     self.cache = cache
     self._arrays: dict[str, list[np.ndarray]] = {}
@@ -146,7 +146,7 @@ class Features:
   def moments(self, layer: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the mean and the variance of each value over all rows, float64 `[D]` each.
 
-    They are kept in the folder once they are known.
+    They are saved in the folder.
     """
     path = self.cache.folder / f'moments-{layer}.npy'
     if path.exists():

@@ -1,8 +1,8 @@
 """Features of images as one file: `.npz` for NumPy, `.parquet` for tables (the extra `parquet`).
 
-A row is an image: its `name`, its `label` where the images lie in class folders, its `vector`.
-Written row by row, so that no more than a few megabytes are held beside the names; the file is
-there whole or not at all. Written by own_features.py.
+A row is an image: its `name`, its `label` if the images lie in class folders, its `vector`. Rows
+are written one by one, so memory holds a few megabytes beside the names. The file is complete or
+absent. own_features.py writes it.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from cfn_jax import places
 from cfn_jax.errors import CfnError
 
 SUFFIXES = ('.npz', '.parquet')
-GROUP_BYTES = 32 * 2**20  # of vectors in a row group of a Parquet file, about
+GROUP_BYTES = 32 * 2**20  # approximate bytes of vectors in a row group of a Parquet file
 
 
 class Rows(NamedTuple):
@@ -36,7 +36,7 @@ Add = Callable[[Rows], None]
 
 
 def check_path(path: pathlib.Path) -> None:
-  """Raises CfnError for a name that is of no known kind, a folder, or lacks its library."""
+  """Raises CfnError for a name of unknown kind, a folder, or a missing library."""
   if path.suffix not in SUFFIXES:
     raise CfnError(f'--out={path}: a file that ends in {" or ".join(SUFFIXES)}')
   if path.is_dir():
@@ -47,10 +47,10 @@ def check_path(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: pathlib.Path, about: Mapping[str, Any]) -> Iterator[Add]:
-  """Yields what adds rows to a file, which gets its name at the end; at least one row is needed.
+  """Yields a function that adds rows to a file, which gets its name at the end; it needs a row.
 
   Args:
-    about: plain values, kept in the file as JSON: the array `about`, or Parquet's metadata.
+    about: plain values, saved in the file as JSON: the array `about`, or Parquet's metadata.
   """
   write = _write_parquet if path.suffix == '.parquet' else _write_npz
   with (
@@ -66,7 +66,7 @@ def _write_npz(path: pathlib.Path, about: str) -> Iterator[Add]:
   names: list[str] = []
   labels: list[str] = []
   added: list[np.ndarray] = []  # the last vectors, for their type and width
-  # How many rows there are stands before them: they wait in a file without a name.
+  # The number of rows comes before them, so they wait in a temporary file.
   with tempfile.TemporaryFile(dir=path.parent) as waiting:
 
     def add(rows: Rows) -> None:
@@ -126,5 +126,5 @@ def _write_parquet(path: pathlib.Path, about: str) -> Iterator[Add]:
 
 
 def _readable(name: str) -> str:
-  r"""Returns a name of the file system as text: bytes that are no UTF-8 become \xNN."""
+  r"""Returns a name of the file system as text: bytes that are not UTF-8 become \xNN."""
   return os.fsencode(name).decode('utf8', 'backslashreplace')

@@ -1,7 +1,7 @@
-"""Frozen features: what a network's layers make of images, extracted once into a cache.
+"""Frozen features: the outputs of a network's layers for images, extracted once to a cache.
 
-Paper, section 4: features are judged by what simple classifiers do with them. Views (views.py) ->
-(here, on the devices) -> feature_cache.py -> linear_probe.py, svm.py, knn.py, retrieval.py.
+Paper, section 4: simple classifiers judge features. Views (views.py) -> (here, on the devices) ->
+feature_cache.py -> linear_probe.py, svm.py, knn.py, retrieval.py.
 """
 
 import contextlib
@@ -26,23 +26,23 @@ from cfn_jax.transfer import weights as weights_lib
 MAPS = (*weights_lib.CONVOLUTIONS, 'pool5')
 CONNECTED = ('fc6', 'fc7')
 LAYERS = MAPS + CONNECTED
-DRAWN = weights_lib.CONVOLUTIONS + CONNECTED  # of a random baseline
+DRAWN = weights_lib.CONVOLUTIONS + CONNECTED  # the layers of a random baseline
 DTYPES = ('float32', 'float16')
 Measure = Callable[[Any, tasks.Batch], dict[str, jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Extractor:
-  """Makes features of views; built and checked by `make_extractor`.
+  """Computes features of views; `make_extractor` builds and checks it.
 
-  conv1 .. conv5 (after their ReLU) and pool5 are pooled to about `dimensions` values, in the order
-  (y, x, channel). fc6 and fc7 (after theirs) are an AlexNet's, or a CFN's: that sees the middle
-  tile of each cell of the view, and its fc6 features stand in reading order.
+  conv1 .. conv5 (after ReLU) and pool5 are pooled to about `dimensions` values, in the order (y, x,
+  channel). fc6 and fc7 (after ReLU) are an AlexNet's or a CFN's. A CFN sees the middle tile of each
+  cell of the view, and its fc6 features are in reading order.
 
   Attributes:
-    placed: the trunk with the stride at which it sees whole views.
-    weights: as they were read, for fc6 and fc7.
-    unpooled: layers whose maps stay as they are.
+    placed: the trunk with its stride for whole views.
+    weights: the weights as read, for fc6 and fc7.
+    unpooled: layers whose maps are not pooled.
   """
 
   placed: weights_lib.Weights
@@ -54,7 +54,7 @@ class Extractor:
   unpooled: tuple[str, ...] = ()
 
   def params(self) -> dict[str, Any]:
-    """Returns the parameters that `__call__` takes."""
+    """Returns the parameters for `__call__`."""
     connected = {
       name: self.weights.params[name] for name in CONNECTED if name in self.weights.params
     }
@@ -84,11 +84,11 @@ class Extractor:
     return {name: found[name] for name in self.layers}
 
   def measure(self, params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:
-    """Returns what `extract` takes, of `image` `[B, draws, px, px, 3]` and `label`."""
+    """Returns the rows for `extract` from `image` `[B, draws, px, px, 3]` and `label`."""
     images = batch['image']
     found = self(params, images.reshape(-1, *images.shape[2:]))  # [B * draws, D] each
     rows = {name: x.reshape(*images.shape[:2], -1) for name, x in found.items()}  # [B, draws, D]
-    label = batch['label'][:, None]  # of all its views
+    label = batch['label'][:, None]  # for all its views
     labels = jnp.broadcast_to(label, (*images.shape[:2], *label.shape[2:]))
     return {**rows, feature_cache.LABEL: labels}
 
@@ -103,7 +103,7 @@ class Extractor:
     return see_tiles(self.weights, params, tiles).reshape(len(views), -1)
 
   def identity(self) -> dict[str, Any]:
-    """Returns plain values that change with the features."""
+    """Returns plain values that identify the features."""
     return {
       'weights': identity.describe_weights(self.weights),
       'stride': self.placed.stride,
@@ -121,7 +121,7 @@ class Extractor:
 
 
 def see_tiles(weights: weights_lib.Weights, params: Any, tiles: jax.Array) -> jax.Array:
-  """Returns fc6 `[B, T, D]` of tiles uint8 `[B, T, h, w, 3]`, under parameters of the CFN."""
+  """Returns fc6 `[B, T, D]` of tiles uint8 `[B, T, h, w, 3]`, with parameters of the CFN."""
   network, prepared = networks.make_network(weights), weights.input.prepare(tiles)
   found: Any = network.apply({'params': params}, prepared, method='features')
   return jnp.asarray(found)
@@ -141,15 +141,15 @@ def make_extractor(
   dimensions: int,
   unpooled: tuple[str, ...] = (),
 ) -> Extractor:
-  """Checks that the weights have the layers, and that views of this size go through them.
+  """Builds an extractor; checks that the weights have the layers and that the views fit them.
 
   Args:
-    stride: of conv1 where it sees whole views.
+    stride: that of conv1 on whole views.
     kind: see `pooling.KINDS`.
     unpooled: see `Extractor`.
 
   Raises:
-    CfnError: unknown or repeated layers, or an unknown pooling; a view too small.
+    CfnError: layers are unknown or repeated, the pooling is unknown, or the view is too small.
     WeightsError: the weights lack a layer, or fc6 is for images of another size.
   """
   pooling.check_kind(kind)
@@ -194,7 +194,7 @@ def make_extractor(
 
 
 def check_dtype(dtype: str) -> None:
-  """Raises CfnError for a type that no cache has."""
+  """Raises CfnError for an unknown dtype of a cache."""
   if dtype not in DTYPES:
     raise CfnError(f"features.dtype = '{dtype}' is unknown: one of {', '.join(DTYPES)}")
 
@@ -208,17 +208,17 @@ def extract(
   mesh: Mesh,
   dtype: str,
 ) -> feature_cache.Features:
-  """Fills a cache from where it ends, and opens it; one that is whole is only opened.
+  """Completes a cache and opens it.
 
   Args:
     measure: compiled; (params, batch) to float `[B, draws, D]` for each layer, and `label`
       `[B, draws]` or `[B, draws, K]`.
-    batches: starts a pass at an image; each batch has a `mask`, 0 for rows that are no image.
-    dtype: what is written, one of `DTYPES`.
+    batches: starts a pass at an image; each batch has a `mask`, 0 for rows without an image.
+    dtype: the written dtype, one of `DTYPES`.
 
   Raises:
     CacheError: the cache is damaged, or the features do not fit the dtype.
-    Stopped: after a signal; the parts that are whole stay.
+    Stopped: after a signal; the complete parts stay.
   """
 
   def run(params: Any, batch: tasks.Batch) -> tuple[dict[str, jax.Array], jax.Array]:
@@ -227,13 +227,13 @@ def extract(
   whole = feature_cache.count_parts(cache)
   stopping.any_host(False)  # no host writes before all have counted
   if whole < cache.parts():
-    # Replicated: the first host reads the rows of all.
+    # Replicated: the first host reads the rows of all hosts.
     compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
     placed = devices.replicate(params, mesh)
     with contextlib.closing(batches(whole * cache.part_images)) as made:
       rows = (compiled(placed, batch) for batch in devices.put_ahead(made, mesh))
       _write_parts(rows, cache, whole, dtype)
-  stopping.any_host(False)  # what the first host wrote is there
+  stopping.any_host(False)  # the files of the first host exist
   return feature_cache.Features(cache)
 
 

@@ -1,7 +1,7 @@
-"""Linear classifiers on cached features, handed to the one training loop.
+"""Linear classifiers on cached features, a task for the training loop.
 
-One for each layer of a cache, all in one run: their losses share no parameter. A cache of features
-(feature_cache.py) -> (here) -> linear_probe.py, which judges images, and positions.py, tiles.
+There is one per layer of a cache, all in one run: their losses share no parameter. A cache of
+features (feature_cache.py) -> (here) -> linear_probe.py for images and positions.py for tiles.
 """
 
 import functools
@@ -23,7 +23,7 @@ from cfn_jax.training import optimizer
 from cfn_jax.training import task as tasks
 
 STANDARDS = ('', 'channel', 'dimension')
-SMALLEST_VARIANCE = 1e-5  # as BatchNorm's epsilon
+SMALLEST_VARIANCE = 1e-5  # BatchNorm's epsilon
 
 
 def check_standard(standardize: str) -> None:
@@ -101,9 +101,9 @@ def draw_parameters(
 def standardize(
   training: feature_cache.Features, layer: str, kind: str
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns what features are normalised by, (x - mean) * scale, float32 `[D]` each.
+  """Returns the mean and scale of the normalisation (x - mean) * scale, float32 `[D]` each.
 
-  They are those of all training features: what BatchNorm without affine parameters ends at.
+  They are those of all training features, as BatchNorm without affine parameters converges to.
   """
   width = training.width(layer)
   if not kind:
@@ -120,7 +120,7 @@ def standardize(
 
 
 def label_parameters(params: Any) -> Any:
-  """Labels parameters for the optimizer: what features are normalised by takes no step."""
+  """Labels parameters for the optimizer: those of the normalisation are locked."""
   labels = optimizer.label_parameters(params)
   for layer in labels.values():
     layer['mean'] = layer['scale'] = 'locked'
@@ -157,8 +157,8 @@ def make_loss(
 
 
 def report_training(layers: tuple[str, ...], sums: Mapping[str, float]) -> dict[str, float]:
-  """Turns the sums of the logged steps into figures: means over the layers."""
-  count = (sums['count'] or math.nan) * len(layers)  # no step of the stretch was finite
+  """Returns the figures of the sums of the logged steps: means over the layers."""
+  count = (sums['count'] or math.nan) * len(layers)  # no step of the interval was finite
   return {
     'train_loss': sum(sums[f'loss_{name}'] for name in layers) / count,
     'train_accuracy': sum(sums[f'correct_{name}'] for name in layers) / count,
@@ -175,7 +175,7 @@ def make_batches(
   rows: range,
   batch_size: int,
 ) -> tasks.Batches:
-  """Returns this host's rows of the batches of some steps, shuffled anew in every epoch."""
+  """Returns this host's rows of the batches of some steps, shuffled again in every epoch."""
   for step in range(start, stop):
     places = [step * batch_size + row for row in rows]
     indices = [streams.record_index(len(found), seed=seed, position=place) for place in places]
@@ -192,7 +192,7 @@ def make_evaluation(
 ) -> tasks.RowEvaluation:
   """Builds a pass over all rows of a cache: class scores `[n, K]` of each layer, and `label`.
 
-  Where images have one class the rows hold, instead of scores, the rank of the label.
+  If images have one class, the rows hold the rank of the label instead of scores.
 
   Args:
     report: `probing.detail`; None: `report_best`.

@@ -1,7 +1,7 @@
-"""Features of images of one's own, into one file; see the command `features`.
+"""Writes features of a user's images to one file; see the command `features`.
 
-The same views and the same network as in the probes (probing.py): centre views of a folder's
-images -> features.py -> feature_files.py.
+Views and network are those of the probes (probing.py): centre views of a folder's images ->
+features.py -> feature_files.py.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from cfn_jax.training import devices, stopping
 
 
 def write(config: ml_collections.ConfigDict, images: pathlib.Path, out: pathlib.Path) -> str:
-  """Writes the features of the images in a folder, and says what it did.
+  """Writes the features of the images in a folder; returns a summary line.
 
-  An image that cannot be decoded is left out, and listed beside the file.
+  An image that cannot be decoded is skipped and listed beside the file.
 
   Args:
-    config: of nearest neighbours, with one layer; its data are not read.
+    config: that of nearest neighbours, with one layer; its data are not read.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   feature_files.check_path(out)
   fields.check_numbers(config, labelled.LIMITS)
@@ -78,7 +78,7 @@ def write(config: ml_collections.ConfigDict, images: pathlib.Path, out: pathlib.
 def _describe(
   config: ml_collections.ConfigDict, trunk: trunks.Trunk, extractor: features.Extractor
 ) -> dict[str, Any]:
-  """Returns what stands in the file beside the vectors: of which weights, views and layer."""
+  """Returns the facts in the file beside the vectors: the weights, views and layer."""
   return {
     'weights': trunk.origin['path'],
     'arrays_sha256': trunk.origin.get('arrays_sha256', ''),

@@ -1,4 +1,4 @@
-"""Feature maps made small enough for linear classifiers: pooled to about 9,000 values.
+"""Pools feature maps to about 9,000 values, for linear classifiers.
 
 Sources: Goyal et al.'s benchmark (average; their kernels and strides for AlexNet), Kolesnikov et
 al. (max, no more than 9,000), Gidaris et al. (adaptive max), Zhang et al. (bilinear). Between the
@@ -14,7 +14,7 @@ import numpy as np
 from cfn_jax.errors import CfnError
 
 KINDS = ('average', 'max', 'adaptive', 'bilinear', 'none')
-# Goyal et al.: kernel and stride, by layer and side of its map; strides 2 and 4 at 227 px.
+# Goyal et al.: kernel and stride, by layer and side of its map, for strides 2 and 4 at 227 px.
 _AVERAGES = {
   'conv1': {109: (28, 9), 55: (19, 4)},
   'conv2': {54: (24, 6), 27: (12, 3)},
@@ -31,9 +31,9 @@ def check_kind(kind: str) -> None:
 
 
 def pooled_side(side: int, channels: int, *, kind: str, dimensions: int) -> int:
-  """Returns the side to which a square map is pooled: the largest with at most that many values.
+  """Returns the pooled side of a square map: the largest with at most `dimensions` values.
 
-  A map that has no more is left as it is, and with 'none' every one is.
+  A map with no more values keeps its side; with 'none' every map does.
 
   >>> [pooled_side(50, channels, kind='average', dimensions=9600) for channels in (96, 256, 384)]
   [10, 6, 5]
@@ -44,10 +44,10 @@ def pooled_side(side: int, channels: int, *, kind: str, dimensions: int) -> int:
 
 
 def find_windows(layer: str, side: int, pooled: int, *, kind: str) -> list[tuple[int, int]]:
-  """Returns the rows (or columns) that each pooled one is made of: (first, one past the last).
+  """Returns the rows (or columns) of each pooled one: (first, one past the last).
 
-  'adaptive': PyTorch's adaptive pooling. Otherwise equal windows at equal strides, which reach
-  from the first row to the last where no published figures are known for the layer and side.
+  'adaptive' is PyTorch's adaptive pooling. Otherwise windows and strides are equal. They reach from
+  the first row to the last unless there are published figures for the layer and side.
   """
   if kind == 'adaptive':
     return [(i * side // pooled, -(-(i + 1) * side // pooled)) for i in range(pooled)]

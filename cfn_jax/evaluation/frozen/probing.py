@@ -1,4 +1,4 @@
-"""What the linear probe and kNN share: data, weights and views out of a config, then features.
+"""The shared part of the linear probe and kNN: data, weights and views of a config, then features.
 
 Between labelled.py, trunks.py and features.py below, and linear_probe.py, svm.py and knn.py above.
 """
@@ -25,13 +25,13 @@ Figures = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Extracted:
-  """The features of both splits under one set of weights."""
+  """The features of both splits with one set of weights."""
 
   training: feature_cache.Features
   testing: feature_cache.Features
 
   def identity(self) -> dict[str, Any]:
-    """Returns what they are of, as plain values."""
+    """Returns their identity, as plain values."""
     return {
       'training features': dict(self.training.cache.identity),
       'test features': dict(self.testing.cache.identity),
@@ -44,8 +44,8 @@ class Probe:
 
   Attributes:
     started: the weights by run: `pretrained`, `random`.
-    extractors: of those weights.
-    views: of the training images; those of the test are single and from the centre.
+    extractors: those of these weights.
+    views: those of the training images; test views are single and from the centre.
   """
 
   data: labelled.Labelled
@@ -58,10 +58,10 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
   """Opens data and weights.
 
   Args:
-    crop, mirror, draws: of the training images' views; see `views.MakeViews`.
+    crop, mirror, draws: for the views of training images; see `views.MakeViews`.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   fields.check_numbers(config, labelled.LIMITS)
   view, made = config.views, config.features
@@ -86,7 +86,7 @@ def open_probe(config: ml_collections.ConfigDict, *, crop: str, mirror: bool, dr
 def open_extractor(
   config: ml_collections.ConfigDict, trunk: trunks.Trunk, *, unpooled: tuple[str, ...] = ()
 ) -> features.Extractor:
-  """Builds what makes the features of a config of a trunk; see `features.make_extractor`."""
+  """Builds the extractor of a config's features for a trunk; see `features.make_extractor`."""
   model, made = config.model, config.features
   return features.make_extractor(
     trunk,
@@ -102,7 +102,7 @@ def open_extractor(
 def extract(
   probe: Probe, name: str, config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> Extracted:
-  """Extracts the features of both splits for one run, or opens those that are there."""
+  """Extracts the features of both splits for one run, or opens existing ones."""
   centre = dataclasses.replace(probe.views, crop='centre', mirror=False, draws=1)
   extractor, data, found = probe.extractors[name], probe.data, []
   for which, split, view, limit in (
@@ -148,12 +148,12 @@ def fill_cache(
   images: int,
   what: str,
 ) -> feature_cache.Features:
-  """Extracts features into a cache, or opens those that are there; see `features.extract`.
+  """Extracts features to a cache, or opens existing ones; see `features.extract`.
 
   Args:
     path: the folder of the cache, without the digest in its name.
-    content: what they are of, besides how they are computed and kept.
-    what: said where there is something to do.
+    content: the identity of their images.
+    what: a message if there is something to do.
   """
   mesh, made = devices.make_mesh(config.num_devices), config.features
   devices.check_batch(config.eval_batch_size, mesh.size, field='eval_batch_size')
@@ -203,7 +203,7 @@ def execute(
 def detail(
   rows: Mapping[str, np.ndarray], *, names: tuple[str, ...], multilabel: bool, interval: bool = True
 ) -> Figures:
-  """Scores `label` and, layer by layer, class scores `[n, K]` or, of one class, ranks `[n]`."""
+  """Scores labels against class scores `[n, K]`, or ranks `[n]` for one class, layer by layer."""
   labels = rows[feature_cache.LABEL]
   judge = (
     functools.partial(answers.judge_scores, interval=interval)
@@ -221,7 +221,7 @@ def detail(
 def make_rows(
   found: Mapping[str, Any], labels: Mapping[str, str], layers: tuple[str, ...], *, multilabel: bool
 ) -> list[tables.Row]:
-  """Makes the rows of a table: of each run its figures by layer, in per cent."""
+  """Returns the rows of a table: the figures of each run by layer, in per cent."""
   kinds = (
     {'map': 'mAP', 'map_11_point': 'mAP, 11-point'}
     if multilabel

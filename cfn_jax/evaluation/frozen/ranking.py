@@ -1,6 +1,6 @@
-"""What rankings of a gallery are worth: precision, recall and average precision of each query.
+"""Scores rankings of a gallery: precision, recall and average precision of each query.
 
-NumPy alone. What is relevant to a query is what has its class. The last stop of retrieval.py.
+Items of the query's class are relevant. NumPy only. The last step of retrieval.py.
 """
 
 import math
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-NEAREST = 4  # shown, and counted by a precision of its own
+NEAREST = 4  # number of neighbours that are shown and have their own precision
 STEPS = 10  # of recall on a curve: 0, 0.1 .. 1
-CHUNK = 64  # queries that are ranked at once
+CHUNK = 64  # number of queries that are ranked at once
 
 
 def rank(similar: np.ndarray) -> np.ndarray:
-  """Returns the rows of the gallery `[q, n]`, the most similar first; of equals the lower row.
+  """Returns the rows of the gallery `[q, n]`, the most similar first, then the lower row.
 
   >>> rank(np.array([[0.5, 0.9, 0.5]])).tolist()
   [[1, 0, 2]]
@@ -24,13 +24,13 @@ def rank(similar: np.ndarray) -> np.ndarray:
 
 
 def score(relevant: np.ndarray) -> dict[str, np.ndarray]:
-  """Scores queries by what is relevant in their rankings, bool `[q, n]`, n at least `NEAREST`.
+  """Scores queries by the relevant items of their rankings, bool `[q, n]`, n >= `NEAREST`.
 
   Returns:
     float64 by name: `precision_at_1` and `precision_at_4` `[q]`; `average_precision` `[q]`, the
     mean of the precision at each relevant rank, scikit-learn's `average_precision_score`;
-    `precision_at_recall` `[q, 11]`, at the first rank whose recall is at least 0, 0.1 .. 1. Of a
-    query to which nothing is relevant the last two are nan.
+    `precision_at_recall` `[q, 11]`, at the first rank whose recall is at least 0, 0.1 .. 1. For a
+    query without relevant items the last two are nan.
 
   >>> score(np.array([[True, False, True, False]]))['average_precision'].round(4)
   array([0.8333])
@@ -39,7 +39,7 @@ def score(relevant: np.ndarray) -> dict[str, np.ndarray]:
   total = found[:, -1]
   precision = found / np.arange(1, relevant.shape[1] + 1)
   known = np.where(total > 0, total, math.nan)
-  # In whole numbers: 0.1 times a count is not always what it should be.
+  # In whole numbers: 0.1 times a count is not always exact.
   needed = -(-np.outer(total, np.arange(STEPS + 1)) // STEPS)  # [q, 11]
   ranks = np.stack([np.argmax(found >= each[:, None], axis=1) for each in needed.T], axis=1)
   curve = np.take_along_axis(precision, ranks, axis=1)
@@ -54,7 +54,7 @@ def score(relevant: np.ndarray) -> dict[str, np.ndarray]:
 def score_similar(
   similar: np.ndarray, labels: np.ndarray, gallery_labels: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """Scores queries by similarities `[q, n]`, and returns their `nearest` rows `[q, 4]` beside."""
+  """Scores queries by similarities `[q, n]`; also returns their `nearest` rows `[q, 4]`."""
   parts = []
   for start in range(0, len(similar), CHUNK):
     rows = slice(start, start + CHUNK)
@@ -71,14 +71,14 @@ def summarize(
   groups: np.ndarray,
   names: Sequence[str],
 ) -> dict[str, object]:
-  """Averages the scores of queries: over queries, and over classes of the mean of each.
+  """Averages the scores of queries: over queries, and over the means of classes.
 
-  Queries to which nothing is relevant are left out, and counted.
+  Queries without relevant items are left out and counted.
 
   Args:
     found: see `score`.
     labels, gallery_labels: int `[q]` and `[n]`, indices into `names`.
-    groups: int `[q]`, the images of the queries: intervals are over them.
+    groups: int `[q]`: the images of the queries, for intervals over images.
   """
   counts = np.bincount(gallery_labels, minlength=len(names))
   kept = counts[labels] > 0
@@ -114,9 +114,9 @@ def summarize(
 
 
 def find_interval(values: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
-  """Returns the 95 % interval of a mean over values `[n]`, those of a group not independent.
+  """Returns the 95 % interval of a mean of values `[n]` that are dependent within groups.
 
-  It is that of the normal distribution, by the sums of each group's deviations; nan of one group.
+  It is that of the normal distribution, by the sums of each group's deviations; nan for one group.
   """
   mean, ends = float(np.mean(values)), np.unique(groups, return_inverse=True)[1]
   sums = np.bincount(ends, weights=values - mean)

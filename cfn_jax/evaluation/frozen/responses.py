@@ -1,15 +1,15 @@
 """The responses of a layer's units to many tiles: running sums, and the best tiles of each.
 
-Only sums and the best so far are kept, whatever the number of images. NumPy; fed by units.py.
+Memory holds only sums and the best so far, for any number of images. NumPy; units.py feeds it.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-TOP = 16  # tiles that are shown of a unit, each of another image: the paper's
-PICKED = 6  # units of a layer that are shown: the paper's
-ALIKE = 0.9  # correlation above which two units are taken for one
+TOP = 16  # tiles to show for a unit, each from another image, as in the paper
+PICKED = 6  # units to show for a layer, as in the paper
+ALIKE = 0.9  # correlation above which two units count as one
 RULE = (
   f'highest (mean of its best {TOP} - mean) / standard deviation over all tiles, not correlated '
   f'above {ALIKE} with a unit already picked'
@@ -17,12 +17,12 @@ RULE = (
 
 
 class Best(NamedTuple):
-  """The strongest responses of each unit so far, the first of equals; `[F, n]` with n <= 16.
+  """The strongest responses of each unit so far, the first of equals: `[F, n]` with n <= 16.
 
   Attributes:
     value: float32, mean response of the tile.
-    record, tile: int32: the image, and which of its tiles.
-    place: int32: where in the map, row by row, the response is strongest.
+    record, tile: int32: the image, and the number of its tile.
+    place: int32: the place of the strongest response in the map, row by row.
   """
 
   value: np.ndarray
@@ -69,9 +69,9 @@ class Responses:
     return np.sqrt(np.where(variance > 1e-12 * self.products.diagonal() / self.count, variance, 0))
 
   def scores(self) -> np.ndarray:
-    """Returns how far a unit's best tiles stand out, float64 `[F]`; -inf for a unit of one value.
+    """Returns how much a unit's best tiles stand out, float64 `[F]`; -inf for a constant unit.
 
-    (mean of the best 16 - mean) / standard deviation over all tiles.
+    It is (mean of the best 16 - mean) / standard deviation over all tiles.
     """
     std = self.std()
     above = self.best.value.mean(1, dtype=np.float64) - self.mean()

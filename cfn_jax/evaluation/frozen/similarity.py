@@ -1,6 +1,6 @@
 """Cosine similarities of all rows of two caches of features, block by block, on all devices.
 
-Exact: nothing is approximated, in float32. feature_cache.py -> (here) -> knn.py, retrieval.py.
+It is exact, in float32. feature_cache.py -> (here) -> knn.py, retrieval.py.
 """
 
 import functools
@@ -27,17 +27,17 @@ def compare(
   block_rows: int,
   mesh: Mesh,
 ) -> Iterator[tuple[range, Blocks]]:
-  """Yields the rows of each block of the test, and their similarities to all of the training.
+  """Yields the rows of each block of the test, and their similarities to all training rows.
 
-  Rows without any length are like none.
+  Rows of length 0 are similar to none.
 
   Args:
-    block_rows: rows of either side that are on the devices at once.
+    block_rows: number of rows of either side on the devices at once.
 
   Yields:
-    Numbers of test rows, and blocks to go through before the next are asked for: of each its first
-    training row, and similarities float32 `[block, block]` on the devices, split by test rows. Rows
-    that only fill up a block stand last: of the test they hold any values, of the training -inf.
+    Numbers of test rows, and blocks to consume before the next ones: the first training row of
+      each, and similarities float32 `[block, block]` on the devices, split by test rows. Rows that
+      fill up a block come last: test rows hold any values, training rows -inf.
 
   Raises:
     Stopped: after a signal.
@@ -67,7 +67,7 @@ def compare(
 def _read_block(
   found: feature_cache.Features, layer: str, start: int, block_rows: int
 ) -> tuple[np.ndarray, int]:
-  """Returns rows of length 1, filled up to a block with zeros, and how many they are."""
+  """Returns rows of length 1, filled up to a block with zeros, and their number."""
   count = min(block_rows, len(found) - start)
   block = np.zeros((block_rows, found.width(layer)), np.float32)
   rows = found.rows(layer, range(start, start + count))
@@ -83,7 +83,7 @@ def place(array: np.ndarray, mesh: Mesh, *, split: bool) -> jax.Array:
 
 
 def fetch(arrays: Any, mesh: Mesh) -> Any:
-  """Returns arrays that are split over the devices whole, on every host."""
+  """Returns arrays that are split over the devices as whole ones, on every host."""
   return jax.device_get(_replicate(mesh)(arrays))
 
 

@@ -1,8 +1,8 @@
 """Linear SVMs on frozen features, one for each class and layer: VOC2007's protocol.
 
-Source: Goyal et al.'s benchmark: features of length 1, the squared hinge, positives weighing twice,
+Source: Goyal et al.'s benchmark: features of length 1, the squared hinge, positives with weight 2,
 C chosen for each class by the average precision of three folds. Ignored labels are negatives in
-training and left out of the test. scikit-learn (the extra `svm`) is imported when it is needed.
+training and left out of the test. scikit-learn (the extra `svm`) is imported on demand.
 """
 
 import concurrent.futures
@@ -25,7 +25,7 @@ LENGTH_EPSILON = 1e-5  # added to the length that features are divided by
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-  """Raises CfnError for settings that cannot be, or without scikit-learn."""
+  """Raises CfnError for impossible settings, or without scikit-learn."""
   c = config.svm
   if not config.multilabel:
     raise CfnError("classifier = 'svm' is for images of several classes: multilabel = True (VOC)")
@@ -49,7 +49,7 @@ def run(
   names: tuple[str, ...],
   folder: pathlib.Path,
 ) -> dict[str, Any]:
-  """Trains and scores the SVMs of every layer; what was found before is not repeated."""
+  """Trains and scores the SVMs of every layer; earlier results are not repeated."""
   c, layers = config.svm, {}
   settings = identity.describe(config) | extracted.identity()
   for layer in extracted.training.layers:
@@ -84,12 +84,12 @@ def score_class(
   Args:
     c: the section `svm` of the config.
     training, testing: features `[n, D]` and labels `[n, K]`.
-    k: which class.
+    k: the number of the class.
   """
   x, target = training[0], np.where(training[1][:, k] == 1, 1, -1)
   from sklearn import exceptions
 
-  with warnings.catch_warnings():  # a cost at which it does not converge loses in the folds
+  with warnings.catch_warnings():  # a cost without convergence loses in the folds
     warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
     cost, means = choose_cost(c, x, target)
     fitted = make_svm(c, cost).fit(x, target)
@@ -127,7 +127,7 @@ def normalize(x: np.ndarray) -> np.ndarray:
 
 
 def make_svm(c: ml_collections.ConfigDict, cost: float) -> Any:
-  """Builds a linear SVM of scikit-learn's, as the section `svm` of the config says."""
+  """Builds scikit-learn's linear SVM with the settings of the section `svm` of the config."""
   from sklearn import svm
 
   return svm.LinearSVC(
@@ -145,13 +145,13 @@ def make_svm(c: ml_collections.ConfigDict, cost: float) -> Any:
 def choose_cost(
   c: ml_collections.ConfigDict, x: np.ndarray, target: np.ndarray
 ) -> tuple[float, list[float]]:
-  """Chooses the cost whose mean average precision over stratified folds is best; the first of ties.
+  """Chooses the cost with the best mean average precision over stratified folds, the first of ties.
 
   Args:
     x, target: features `[n, D]`, and 1 or -1 `[n]`.
 
   Returns:
-    The cost, and each cost's mean; no means where there is one cost, or too few of a side.
+    The cost, and each cost's mean; no means if there is one cost, or too few examples of a side.
   """
   if len(c.costs) == 1 or min(np.sum(target == 1), np.sum(target == -1)) < c.folds:
     return c.costs[0], []

@@ -1,8 +1,8 @@
-"""What each unit of conv1 .. conv5 responds to: the tiles of many images that move it most.
+"""Finds the tiles of many images that activate each unit of conv1 .. conv5 most.
 
 Paper, the figure of top activations. Images -> random tiles -> the trunk (here, on the device) ->
-each unit's mean response, and the place of its strongest one -> pictures/units.py. Only sums and
-the best so far are kept, whatever the number of images.
+each unit's mean response, and the place of its strongest one -> pictures/units.py. Memory holds
+only sums and the best so far, for any number of images.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from cfn_jax.transfer import weights as weights_lib
 
 @dataclasses.dataclass(frozen=True)
 class CutTiles:
-  """Cuts random tiles out of an image; a transform of the data pipeline.
+  """Cuts random tiles from an image; a transform of the data pipeline.
 
   The image is as large as in pretraining, with a short side of `resize_px`, and a tile may lie
   anywhere in it. Draws come from (seed, record).
@@ -53,10 +53,10 @@ class CutTiles:
 def make_cut(
   weights: weights_lib.Weights, count: int, *, tile_px: int = 0, resize_px: int = 0
 ) -> CutTiles:
-  """Returns what cuts tiles of the size that a network learned from; 0: as pretraining did.
+  """Returns the transform that cuts tiles; 0: the sizes of pretraining.
 
   Raises:
-    CfnError: tiles larger than the images, or too small for the trunk.
+    CfnError: the tiles are larger than the images, or too small for the trunk.
   """
   tile, resize = geometry.choose_tile(weights)
   tile, resize = tile_px or tile, resize_px or max(resize, tile_px)
@@ -69,16 +69,16 @@ def make_cut(
 def measure_responses(
   weights: weights_lib.Weights, fed: feed.Feed
 ) -> dict[str, responses.Responses]:
-  """Shows the tiles of all images to a trunk; returns the responses of conv1 .. conv5, by layer.
+  """Returns the responses of conv1 .. conv5 to the tiles of all images, by layer.
 
   A unit's response to a tile is the mean of its map after the ReLU, the tile prepared as in
   pretraining.
 
   Args:
-    fed: with `CutTiles`; an image that another one replaces counts nothing.
+    fed: with `CutTiles`; replaced images do not count.
 
   Raises:
-    WeightsError: the trunk is not whole.
+    WeightsError: the trunk is incomplete.
   """
   trunk = surgery.to_cfn_trunk(weights, stride=weights.stride)
   network = networks.make_network(trunk)
@@ -111,7 +111,7 @@ def measure_responses(
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """What units of a network respond to, by layer."""
+  """The best tiles of a network's units, by layer."""
 
   layers: dict[str, list[pictures.Unit]]
   cut: CutTiles
@@ -120,7 +120,7 @@ class Found:
   picked: bool
 
   def describe(self) -> str:
-    """Returns a line: of how many tiles of how many images."""
+    """Returns a line with the numbers of tiles and images."""
     cut, tiles = self.cut, self.images * self.cut.count
     return (
       f'the best {responses.TOP} of {tiles:,} tiles of {cut.tile_px} px, {cut.count} of each of '
@@ -128,7 +128,7 @@ class Found:
     )
 
   def to_json(self) -> dict[str, Any]:
-    """Returns all but the pixels, as plain values."""
+    """Returns everything but the pixels, as plain values."""
     return {
       'response': 'mean of the map of a unit after the ReLU',
       'picked': responses.RULE if self.picked else 'by name',
@@ -157,11 +157,11 @@ class Found:
 def find_units(
   weights: weights_lib.Weights, fed: feed.Feed, chosen: Mapping[str, Sequence[int]]
 ) -> Found:
-  """Measures the responses to the tiles of all images, and finds the best tiles of some units.
+  """Measures the responses to the tiles of all images, and finds the best tiles of units.
 
   Args:
     fed: see `measure_responses`.
-    chosen: units of each layer; none: six of each layer, picked by its `RULE`.
+    chosen: units of each layer; empty: six of each layer, picked by `RULE`.
 
   Raises:
     CfnError: too few images; see `measure_responses`.
@@ -193,7 +193,7 @@ def show_units(
   measured: Mapping[str, responses.Responses],
   chosen: Mapping[str, Sequence[int]],
 ) -> dict[str, list[pictures.Unit]]:
-  """Cuts the best tiles of the chosen units again, and frames what their strongest place sees."""
+  """Cuts the best tiles of the chosen units again, with the field of the strongest place."""
   fields = figures.receptive_fields(weights.stride, padding=weights.padding)
   sides = figures.map_sides(cut.tile_px, weights.stride, padding=weights.padding)
   wanted = {
@@ -228,7 +228,7 @@ def show_units(
 
 
 def frame(field: figures.Field, place: int, side: int, tile_px: int) -> tuple[int, ...] | None:
-  """Returns what a place of a map of this side sees of a tile, in px; None where that is all.
+  """Returns the part of a tile that a place of a map sees, in px; None if it is the whole tile.
 
   >>> frame(figures.Field(-8, 31, 4), place=13, side=10, tile_px=48)
   (4, 0, 35, 27)
@@ -246,10 +246,10 @@ def frame(field: figures.Field, place: int, side: int, tile_px: int) -> tuple[in
 
 
 def read_choice(texts: Sequence[str], weights: weights_lib.Weights) -> dict[str, list[int]]:
-  """Reads units as they are named on a command line, such as 'conv5:3,17'.
+  """Reads units from a command line, such as 'conv5:3,17'.
 
   Raises:
-    CfnError: a layer or unit that there is not, or one named twice.
+    CfnError: a layer or unit does not exist, or is named twice.
   """
   chosen: dict[str, list[int]] = {}
   for text in texts:

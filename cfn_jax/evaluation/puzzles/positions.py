@@ -1,7 +1,7 @@
-"""A linear probe of where in the image a tile was, on its fc6 feature alone.
+"""A linear probe of a tile's position in the image, on its fc6 feature alone.
 
 Paper, section 3.3, the second equation: a network could solve puzzles by learning the absolute
-position of each tile, p(S | tiles) = product of p(cell | tile). What such a product solves shows
+position of each tile, p(S | tiles) = product of p(cell | tile). The score of such a product shows
 how much position the features hold; solve.py compares it with the network.
 """
 
@@ -33,11 +33,11 @@ def extract(
   visits: transform.MakePuzzle,
   folder: pathlib.Path,
 ) -> probing.Extracted:
-  """Extracts fc6 of single tiles in reading order: a row for each, labelled with its cell.
+  """Extracts fc6 of single tiles in reading order: a row per tile, labelled with its cell.
 
   Args:
-    readers: `training`, visited in its endless order, and `validation`.
-    visits: leaves the tiles in reading order.
+    readers: `training`, in its endless order, and `validation`.
+    visits: a transform that leaves the tiles in reading order.
   """
 
   def measure(params: Any, batch: tasks.Batch) -> dict[str, jax.Array]:
@@ -84,7 +84,7 @@ def _make_batches(images: feed.Feed, which: str, count: int, first: int) -> task
 def make_task(
   config: ml_collections.ConfigDict, extracted: probing.Extracted, cells: int, label: str
 ) -> tasks.Task:
-  """Builds the task of the probe: a tile's feature to the cell it was in, one of `cells`."""
+  """Builds the task of the probe: from a tile's feature to its cell, one of `cells`."""
   return linear_task.make_task(
     config,
     extracted,

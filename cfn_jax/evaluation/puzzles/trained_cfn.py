@@ -1,4 +1,4 @@
-"""A trained CFN with its own config and permutation set, out of a checkpoint: what solves puzzles.
+"""A trained CFN with its own config and permutation set, from a checkpoint.
 
 The images are those of its training, or others. Between transfer/ and solve.py.
 """
@@ -22,7 +22,7 @@ from cfn_jax.models import alexnet, figures
 from cfn_jax.transfer import files
 from cfn_jax.transfer import weights as weights_lib
 
-ENUMERATED = 8  # tiles; the permutations of more are too many to list
+ENUMERATED = 8  # tiles; larger sets have too many permutations to list
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,9 @@ class TrainedCfn:
   """A CFN and its puzzles, opened and checked.
 
   Attributes:
-    own: the config that it was trained with, the images being those of the evaluation.
+    own: the config of its training, with the images of the evaluation.
     permutations: its set, uint8 `[N, T]`.
-    outside: permutations that are not in it; empty where there are none.
+    outside: permutations that are not in it; may be empty.
     readers: `training` and `validation`.
     started: weights by run: `pretrained`, `random`.
   """
@@ -60,7 +60,7 @@ class TrainedCfn:
 
 
 def open_trained(config: ml_collections.ConfigDict) -> TrainedCfn:
-  """Opens a checkpoint with its own config and permutation set, and its images or others."""
+  """Opens a checkpoint with its own config and permutation set, and its own or other images."""
   path = config.weights
   if not path:
     raise CfnError('weights is empty: a workdir, a step or a folder of weights of a CFN')
@@ -103,7 +103,7 @@ def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
   """Returns the permutation set of a network, uint8 `[N, T]`.
 
   Raises:
-    WeightsError: it is not there, or is not the one that the network was trained with.
+    WeightsError: it is missing, or is not the one of the network's training.
   """
   rows = weights.origin.get('permutations')
   if not rows:
@@ -113,7 +113,7 @@ def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
   found = np.array(rows, np.int64).reshape(len(rows), -1)
   tiles, count = weights.tiles(), weights.params['fc8']['kernel'].shape[1]
   model = weights.origin.get('config', {}).get('model', {})
-  spare = model.get('fc8_features') == count and len(found) < count  # outputs that name none
+  spare = model.get('fc8_features') == count and len(found) < count  # outputs without a permutation
   fits = found.shape[1] == tiles and (len(found) == count or spare)
   if not fits or not np.all(np.sort(found, axis=1) == np.arange(tiles)):
     raise weights_lib.WeightsError(
@@ -132,7 +132,7 @@ def find_permutations(weights: weights_lib.Weights, path: str) -> np.ndarray:
 def complete_config(
   saved: Any, config: ml_collections.ConfigDict, path: str
 ) -> ml_collections.ConfigDict:
-  """Returns the config of a network's training, its images those of `config.data`, if any."""
+  """Returns the config of a network's training, with the images of `config.data`, if any."""
   if not isinstance(saved, Mapping) or not {'puzzle', 'model', 'data'} <= set(saved):
     raise weights_lib.WeightsError(f'{path}: the config of its training is not there')
   d = config.data
@@ -141,7 +141,7 @@ def complete_config(
       f"data.{field} = {d[field]!r}: with data.source = '' the images are those of the "
       "checkpoint's training; name their kind too, as in --config.data.source=folder"
     )
-  # What its training did not read had no effect there.
+  # Fields that its training did not read had no effect there.
   data = sources.clear_idle(d.source or saved['data']['source'], saved['data'])
   if d.source:
     data |= d.to_dict()
@@ -149,7 +149,7 @@ def complete_config(
 
 
 def draw_outside(permutations: np.ndarray, count: int, *, seed: int) -> np.ndarray:
-  """Draws permutations that are not in a set: uint8 `[n, T]`, all different, n at most `count`."""
+  """Draws distinct permutations that are not in a set: uint8 `[n, T]`, n at most `count`."""
   tiles = permutations.shape[1]
   known = {tuple(row) for row in permutations.tolist()}
   rng = np.random.Generator(np.random.Philox(key=[seed, tiles]))

@@ -1,9 +1,9 @@
-"""One network, asked about a puzzle in every way that its permutation set allows: a vote.
+"""A vote: one network, asked about a puzzle in every way that its permutation set allows.
 
-Beyond the paper. A symmetry permutes the places of a puzzle so that it stays one of the set
-(symmetries.py). The mean of the answers, each read back to the puzzle as it came, is equivariant
-whatever the network: permute the puzzle, and the vote is permuted. The trunk sees single tiles, so
-all members share one pass of it, and each costs one more head.
+Not in the paper. A symmetry permutes the places of a puzzle so that it stays in the set
+(symmetries.py). The mean of the answers, each read back to the original puzzle, is equivariant for
+every network: permute the puzzle, and the vote is permuted. The trunk sees single tiles, so all
+members share one pass of it, and each costs one more head.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from cfn_jax.jigsaw.permutation_sets import symmetries
 
 
 class Vote(NamedTuple):
-  """What the members say of puzzles `[...]`.
+  """The answers of the members to puzzles `[...]`.
 
   Attributes:
     vote: log of the mean of the members' probabilities `[..., K]`.
     mean: mean of the logs of the members' probabilities `[..., K]`.
-    distance: mean over the members of KL(member || vote), in nats, `[...]`: 0 where the network is
-      equivariant by itself.
+    distance: mean over the members of KL(member || vote), in nats, `[...]`: 0 for an equivariant
+      network.
   """
 
   vote: jax.Array
@@ -33,12 +33,12 @@ class Vote(NamedTuple):
 def hold(
   head: Callable[[jax.Array], jax.Array], features: jax.Array, found: symmetries.Symmetries
 ) -> Vote:
-  """Lets the members vote, one after the other: memory does not grow with their number.
+  """Returns the vote of the members, computed one by one: memory does not grow with their number.
 
   Args:
-    head: features `[..., T, D]` of puzzles, by place, to logits `[..., K]`. Outputs after the
-      N-th name no permutation, and stay themselves.
-    features: of the puzzles as they came.
+    head: features `[..., T, D]` of puzzles, by place, to logits `[..., K]`. Outputs after the N-th
+      have no permutation and stay in place.
+    features: features of the original puzzles.
   """
   outputs = jax.eval_shape(head, features)
   spare = jnp.arange(len(found.rows), outputs.shape[-1])
@@ -49,7 +49,7 @@ def hold(
   def ask(totals: Vote, member: tuple[jax.Array, jax.Array]) -> tuple[Vote, None]:
     places, back = member
     said = jax.nn.log_softmax(head(features[..., places, :]))[..., back]  # [..., K]
-    certainty = jnp.sum(jnp.exp(said) * said, axis=-1)  # minus the entropy
+    certainty = jnp.sum(jnp.exp(said) * said, axis=-1)  # negative entropy
     return Vote(
       jnp.logaddexp(totals.vote, said), totals.mean + said, totals.distance + certainty
     ), None
@@ -58,7 +58,7 @@ def hold(
   first = Vote(empty - jnp.inf, empty, empty[..., 0])
   totals, _ = jax.lax.scan(ask, first, (jnp.asarray(found.moves, jnp.int32), rows))
   vote = totals.vote - jnp.log(len(found))
-  # The members' mean is the vote, so the mean of KL is the vote's entropy less their mean entropy.
+  # The members' mean is the vote, so the mean KL is the vote's entropy minus their mean entropy.
   certainty = jnp.sum(jnp.exp(vote) * vote, axis=-1)
   distance = totals.distance / len(found) - certainty
   return Vote(vote, totals.mean / len(found), jnp.maximum(distance, 0))

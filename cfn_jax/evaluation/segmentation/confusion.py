@@ -1,9 +1,9 @@
-"""What a segmentation is worth: pixels counted by true and answered class, and figures of them.
+"""Scores a segmentation: pixels counted by true and predicted class, and their figures.
 
-Source: FCN's score.py and the VOC devkit: one histogram over all pixels of a test, void ones left
-out; background is a class. How sure a mean is comes from a bootstrap over the images of the test,
-as of detection: each draw takes as many images as there are, with replacement, and training is not
-repeated.
+Source: FCN's score.py and the VOC devkit: one histogram over all pixels of a test, without void
+ones; background is a class. The interval of a mean comes from a bootstrap over the images of the
+test, as for detection: each draw takes the same number of images, with replacement, and training is
+not repeated.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ VOID = 255
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Figures of a test, between 0 and 1; nan where there is nothing to divide by.
+  """Figures of a test, between 0 and 1; nan for a division by 0.
 
   Attributes:
-    pixels: how many are counted.
-    pixel_accuracy: the right ones of all.
+    pixels: the number of counted pixels.
+    pixel_accuracy: the share of right ones.
     mean_accuracy: mean over the classes in the truth.
-    mean_iou: mean over the classes in the truth or in the answers.
+    mean_iou: mean over the classes in the truth or in the predictions.
     frequency_weighted_iou: mean over pixels, each with the IoU of its true class.
-    iou: float64 `[K]`, of each class: right pixels of those that are its own or answered so.
-    accuracy: float64 `[K]`, of each class: right pixels of its own.
+    iou: float64 `[K]`, by class: right pixels of its own and predicted ones.
+    accuracy: float64 `[K]`, by class: right pixels of its own ones.
   """
 
   pixels: int
@@ -41,10 +41,10 @@ class Scores:
 
 
 def count(truth: np.ndarray, answer: np.ndarray, classes: int) -> np.ndarray:
-  """Counts the pixels of a picture by class, int64 `[K, K]`: truth by rows, answers by columns.
+  """Counts the pixels of a picture by class, int64 `[K, K]`: truth by rows, predictions by columns.
 
   Args:
-    truth: integers `[H, W]`; `VOID` counts nowhere.
+    truth: integers `[H, W]`; `VOID` does not count.
     answer: integers `[H, W]`.
 
   Raises:
@@ -70,8 +70,8 @@ def measure(histogram: np.ndarray, *, left_out: Collection[int] = ()) -> Scores:
   """Returns the figures of a histogram `[K, K]`, summed over the images of a test.
 
   Args:
-    left_out: classes that the truth does not show, whose IoU counts in no mean though pixels may be
-      answered so: they are wrong ones of their true class alone.
+    left_out: classes that the truth does not show. Their IoU counts in no mean; pixels predicted so
+      are only errors of their true class.
 
   Raises:
     ValueError: the truth shows a class that is left out.
@@ -97,11 +97,11 @@ def draw_means(
 ) -> np.ndarray:
   """Returns the mean IoU of each draw of images, float64 `[draws]`.
 
-  A class that neither the truth nor the answers of a draw show is left out of its mean. The draws
+  The mean of a draw leaves out classes that neither its truth nor its predictions show. The draws
   are `scores.draw_times`.
 
   Args:
-    histograms: integers `[N, K, K]`, of each image.
+    histograms: integers `[N, K, K]`, by image.
   """
   images, _, classes = histograms.shape
   times = scores.draw_times(images, draws=draws, seed=seed)
@@ -111,9 +111,9 @@ def draw_means(
 
 
 def _reduce(histograms: np.ndarray) -> np.ndarray:
-  """Returns of each class the right, the own and the answered pixels, float64 `[N, 3, K]`.
+  """Returns the right, the own and the predicted pixels of each class, float64 `[N, 3, K]`.
 
-  Doubles count exactly to nine million billions.
+  Doubles count exactly up to nine million billions.
   """
   right = np.diagonal(histograms, axis1=1, axis2=2)
   parts = (right, histograms.sum(axis=2), histograms.sum(axis=1))
@@ -123,18 +123,18 @@ def _reduce(histograms: np.ndarray) -> np.ndarray:
 def _divide_iou(
   right: np.ndarray, own: np.ndarray, answered: np.ndarray, left_out: Collection[int]
 ) -> np.ndarray:
-  """Returns the IoU of each class `[..., K]`; nan without a pixel, or where it is left out."""
+  """Returns the IoU of each class `[..., K]`; nan without a pixel, or if it is left out."""
   iou = _divide(right, own + answered - right)
   iou[..., list(left_out)] = math.nan
   return iou
 
 
 def _divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-  """Divides; nan by 0."""
+  """Divides; nan for a division by 0."""
   with np.errstate(invalid='ignore', divide='ignore'):
     return np.where(whole > 0, np.divide(part, whole), math.nan)
 
 
 def _mean(figures: np.ndarray) -> np.ndarray:
-  """Returns the mean of the last axis without nans; nan where all are."""
+  """Returns the mean of the last axis without nans; nan if all are."""
   return _divide(np.nansum(figures, axis=-1), np.sum(~np.isnan(figures), axis=-1))

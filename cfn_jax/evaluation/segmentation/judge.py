@@ -1,6 +1,6 @@
-"""What the rows of a pass over test images are worth: figures, predicted masks, a sheet.
+"""Judges the rows of a pass over test images: figures, predicted masks, a sheet.
 
-After the network (segmenter.py); the figures stand in confusion.py.
+It follows the network (segmenter.py). confusion.py has the figures.
 """
 
 import dataclasses
@@ -39,10 +39,10 @@ class Judge:
     }
 
   def report(self, folder: pathlib.Path, rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns all figures, and writes masks and a sheet of them into a run's folder.
+    """Returns all figures; writes masks and a sheet of them to a run's folder.
 
     Args:
-      rows: with `answer`, uint8 `[N, H, W]`, each image's at the top left.
+      rows: with `answer`, uint8 `[N, H, W]`, each image at the top left.
     """
     total = rows['pixels'].sum(axis=0, dtype=np.int64)
     if not jax.process_index():
@@ -84,7 +84,7 @@ class Judge:
   def _write(self, folder: pathlib.Path, rows: Mapping[str, np.ndarray]) -> None:
     stems = self.masks.stems()
     shown = {stems[record] for record in rows['record']}
-    for path in folder.glob('*.png'):  # of a pass over other images
+    for path in folder.glob('*.png'):  # left by a pass over other images
       if path.stem not in shown:
         path.unlink()
     for row in range(len(rows['record'])):
@@ -92,7 +92,7 @@ class Judge:
       mask_pngs.write_mask(folder, stems[record], answer)
 
   def _draw(self, path: pathlib.Path, rows: Mapping[str, np.ndarray]) -> None:
-    """Draws some images, evenly spaced over the pass: the same ones of every run."""
+    """Draws images that are evenly spaced over the pass, the same for every run."""
     chosen = np.unique(np.linspace(0, len(rows['record']) - 1, pictures.MOST).astype(int))
     shown = []
     for row in chosen.tolist():

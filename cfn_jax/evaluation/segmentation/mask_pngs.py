@@ -1,9 +1,9 @@
-"""Answers as files: palette PNGs of class numbers in VOC's colours, as the VOC devkit reads them.
+"""Writes masks as palette PNGs of class numbers in VOC's colours, as the VOC devkit reads them.
 
-The devkit looks for `results/VOC2012/Segmentation/comp5_<split>_cls/<image>.png`; a folder that is
-written here has that last name, so a copy of it is all that the devkit needs. In the devkit's rules
-comp5 stands for training on its own data alone, comp6 for other data too. Files read back
-(data/mask_files.py) equal what was written.
+The devkit looks for `results/VOC2012/Segmentation/comp5_<split>_cls/<image>.png`. A folder written
+here has that last name, so the devkit needs only a copy of it. In the devkit's rules comp5 means
+training on its own data alone, comp6 on other data too. Reading a file (data/mask_files.py) returns
+the written mask.
 """
 
 import io
@@ -17,7 +17,7 @@ from cfn_jax.data import mask_files
 
 
 def name_folder(split: str) -> str:
-  """Returns the devkit's name of a list's folder; what no file name should hold is written as %XX.
+  """Returns the devkit's folder of a list; characters that do not belong there become %XX.
 
   >>> name_folder('val'), name_folder(''), name_folder('my/list')
   ('comp5_val_cls', 'comp5_all_cls', 'comp5_my%2Flist_cls')
@@ -26,10 +26,10 @@ def name_folder(split: str) -> str:
 
 
 def write_mask(folder: pathlib.Path, stem: str, mask: np.ndarray) -> pathlib.Path:
-  """Writes a mask, uint8 `[H, W]`, whole or not at all; folders are made.
+  """Writes a mask, uint8 `[H, W]`, completely or not at all; makes folders.
 
   Args:
-    stem: the image's name without a suffix; it may lie in a folder of its own.
+    stem: the image's name without a suffix; it may include a folder.
 
   Returns:
     The file.

@@ -86,7 +86,7 @@ def make_run(
 
 
 def make_training(config: ml_collections.ConfigDict, masks: voc_masks.Split) -> feed.Feed:
-  """Builds what feeds the training."""
+  """Builds the feed of training."""
   # Deviation: each epoch shows each image once: the framework draws images with replacement.
   mirrored = config.images.mirror
   frames = canvases.TrainingFrames(
@@ -105,7 +105,7 @@ def make_training(config: ml_collections.ConfigDict, masks: voc_masks.Split) -> 
 def make_pass(
   config: ml_collections.ConfigDict, masks: voc_masks.Split, *, limit: int
 ) -> feed.Feed:
-  """Builds what feeds a pass over at most `limit` test images."""
+  """Builds the feed of a pass over at most `limit` test images."""
   records = streams.choose_records(masks.source, limit)
   sizes = canvases.Sizes.as_they_are(masks.sizes[records])
   frames = canvases.TestFrames(sizes, config.eval_batch_size, config.images.canvases)

@@ -1,4 +1,4 @@
-"""What a trained network makes of images without masks; see the command `predict`."""
+"""Applies a trained network to images without masks; see the command `predict`."""
 
 import contextlib
 import pathlib
@@ -28,14 +28,14 @@ def predict(
 ) -> str:
   """Writes the class of each pixel as a palette PNG, and a picture, for each image of a folder.
 
-  An image that cannot be decoded is named and left out.
+  An image that cannot be decoded is named and skipped.
 
   Args:
-    folder: of the step of a run.
-    config, meta: what is saved with it.
+    folder: the folder of a step of a run.
+    config, meta: the values that are saved with it.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   segmenter = segmenters.rebuild(folder, config, meta)
   source, stems, sizes, bad = own_images.open_images(images)

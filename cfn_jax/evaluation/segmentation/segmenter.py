@@ -1,4 +1,4 @@
-"""FCN on labelled pixels: its loss, its answers; the network of a segmentation.
+"""FCN on labelled pixels: its loss and its predictions.
 
 Source: fcn.berkeleyvision.org, `voc-fcn-alexnet`. Between the network (models/fcn.py) and the run
 that the loop trains (passes.py).
@@ -22,12 +22,12 @@ from cfn_jax.models import trunk as trunk_lib
 from cfn_jax.training import optimizer
 from cfn_jax.training import task as tasks
 
-SCORE_STD = 0.01  # of the last layers of other networks
+SCORE_STD = 0.01  # as for the last layers of other networks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Segmenter(start.Start):
-  """`Fcn`, and what it starts from."""
+  """`Fcn` and its start."""
 
   def shapes(self) -> Any:
     return fcn.shapes(self.network)
@@ -44,7 +44,7 @@ class Segmenter(start.Start):
   def logits(self, params: Any, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
     """Returns the mean scores `[B, K]` over the pixels of images uint8 `[B, px, px, 3]`.
 
-    By random weights of score_fr: through those that it starts with, zeros, no gradient comes back.
+    It uses random weights of score_fr: the initial zeros would pass no gradient back.
     """
     score = params['score_fr']
     kernel = SCORE_STD * jax.random.normal(jax.random.key(0), score['kernel'].shape)
@@ -73,15 +73,15 @@ class Segmenter(start.Start):
     return jnp.argmax(self.see(params, batch), axis=-1).astype(jnp.uint8)
 
   def count(self, answer: jax.Array, label: jax.Array) -> jax.Array:
-    """Counts the pixels of each class and answer, int32 `[B, K, K]`; unknown ones nowhere."""
+    """Counts the known pixels by true and predicted class, int32 `[B, K, K]`."""
     classes = jnp.arange(len(self.class_names))
     truth, given = ((each[..., None] == classes).astype(jnp.float32) for each in (label, answer))
-    # A float32 counts exactly to 16 million: the pixels of a row, not those of any image.
+    # A float32 counts exactly up to 16 million: enough for a row, not for every image.
     rows = jnp.einsum('bhwt,bhwa->bhta', truth, given, precision=jax.lax.Precision.HIGHEST)
     return jnp.sum(rows.astype(jnp.int32), axis=1)
 
   def labels(self, params: Any) -> Any:
-    """Labels parameters for the solver: of all biases only score_fr's are treated as biases."""
+    """Labels parameters for the solver: only score_fr's biases count as biases."""
     found = optimizer.label_parameters(params, locked=self.locked)
     return {
       layer: {
@@ -114,7 +114,7 @@ def rebuild(
   """Builds the network of a checkpoint, see `start.give_all`.
 
   Args:
-    config, meta: what is saved with the step.
+    config, meta: the values that are saved with the step.
   """
   trunk = trunks.load_trunk(str(folder), step='', collection='params')
   return start.give_all(

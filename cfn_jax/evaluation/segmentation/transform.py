@@ -1,4 +1,4 @@
-"""What loader processes make of a visit to an image: the image, and its mask, on a canvas.
+"""Turns a visit to an image into the image and its mask on a canvas, in loader processes.
 
 Source: fcn.berkeleyvision.org, `voc_layers.py`: images at their own size, as they are.
 """
@@ -38,7 +38,7 @@ class ShowMasks:
   """Makes one image of a step or of a test.
 
   Attributes:
-    masks: of each image of the list; records past its end are its images, mirrored.
+    masks: those of each image of the list; records after its end are its images, mirrored.
   """
 
   frames: canvases.TrainingFrames | canvases.TestFrames
@@ -46,13 +46,13 @@ class ShowMasks:
 
   @property
   def nbytes(self) -> int:
-    """Of the largest image and its mask."""
+    """Returns the bytes of the largest image and its mask."""
     return 4 * canvases.count_pixels(self.frames.canvases)
 
   def __call__(self, visit: pipeline.Visit) -> pipeline.Batch:
-    """Returns the image, see `ShowImages`, and `label` uint8 `[H, W]`: what each pixel shows.
+    """Returns the image, see `ShowImages`, and `label` uint8 `[H, W]`: the class of each pixel.
 
-    255 where nothing is known, and beyond the image.
+    It is 255 for unknown pixels and beyond the image.
     """
     mirrored, index = divmod(visit.record, len(self.masks))
     image, mask = visit.image, self.masks.mask(index)
