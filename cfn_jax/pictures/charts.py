@@ -1,4 +1,4 @@
-"""Charts of figures over the course of runs: what a report shows, and their still pictures."""
+"""Charts of figures over the course of runs, for reports, and their still pictures."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from cfn_jax import names
 from cfn_jax.pictures import figures
 
 AXES = {'step': 'step', 'visits': 'images visited', 'hours': 'hours of training'}
-# Told apart by most readers who are colour-blind, on white and on black.
+# Most colour-blind readers can distinguish them, on white and on black.
 COLOURS = (
   *('#3b82c4', '#e07b39', '#2f9e78', '#c25b9a', '#8a7ad6', '#b8a13a'),
   *('#56a8c9', '#d0605e', '#7f9a45', '#a9735a', '#5f6fb0', '#d48fb0'),
@@ -20,12 +20,12 @@ class Line:
   """A figure over a run.
 
   Attributes:
-    label: as the legend shows it.
-    colour: its number among the chart's colours, 0 or more.
-    dashed: a figure of training, where one of validation has the same colour.
-    x: by each of `AXES` that is known.
+    label: its name in the legend.
+    colour: the number of its colour in the chart, 0 or more.
+    dashed: a figure of training, if one of validation has the same colour.
+    x: places by each known one of `AXES`.
     y: the figure; nan is a gap.
-    band: its interval: lower and upper ends; empty: none.
+    band: its interval, lower and upper ends; empty: none.
   """
 
   label: str
@@ -44,17 +44,17 @@ class Chart:
   lines: Sequence[Line]
 
   def axes(self) -> list[str]:
-    """Names those of `AXES` that each line has."""
+    """Returns those of `AXES` that every line has."""
     return [axis for axis in AXES if all(axis in line.x for line in self.lines)]
 
 
 def pick_colour(number: int) -> str:
-  """Returns the colour of a number; they come round again."""
+  """Returns the colour of a number; colours repeat."""
   return COLOURS[number % len(COLOURS)]
 
 
 def encode_chart(chart: Chart, axis: str) -> bytes:
-  """Returns a chart over one of its axes as SVG, for a light and a dark ground, without legend."""
+  """Returns a chart over one of its axes as SVG, for a light and a dark page, without legend."""
   figure = figures.make(6.4, 3.1)
   figure.patch.set_alpha(0)
   plot = figure.subplots()

@@ -1,4 +1,4 @@
-"""A bar chart of a figure of each class, such as average precision: a bar for each run."""
+"""A bar chart of a figure of each class, such as average precision, with a bar per run."""
 
 import math
 import pathlib
@@ -14,14 +14,14 @@ Rows = Mapping[str, Mapping[str, float | None]]  # by label: each class's figure
 
 
 def draw_charts(folder: pathlib.Path, charts: Mapping[str, Rows]) -> None:
-  """Draws a chart for each file name; one that cannot be drawn ends no run."""
+  """Draws a chart for each file name; a failed picture ends no run."""
   for name, rows in charts.items():
     with figures.spared(folder / name):
       draw_class_scores(folder / name, rows)
 
 
 def draw_class_scores(path: pathlib.Path, rows: Rows) -> None:
-  """Draws the classes in the order of the first row, the best on top; one without a figure is '-'.
+  """Draws the classes in the order of the first row, the best on top; '-' without a figure.
 
   Args:
     path: .png, .svg or .pdf.
@@ -52,5 +52,5 @@ def draw_class_scores(path: pathlib.Path, rows: Rows) -> None:
 
 
 def _known(value: float | None) -> float:
-  """Puts a class without a figure below all others."""
+  """Sorts a class without a figure below all others."""
   return -1.0 if value is None or math.isnan(value) else value

@@ -1,7 +1,7 @@
-"""Detections on images: a sheet of a test's images, right and wrong ones, and one image alone.
+"""Detections on images: a sheet of test images with right and wrong boxes, and one image alone.
 
-Kinds differ in colour (blue, orange, yellow and grey, which colour-blind people tell apart) and in
-the style of the line.
+Kinds differ in colour (blue, orange, yellow and grey, which colour-blind people can distinguish)
+and in the style of the line.
 """
 
 import itertools
@@ -22,12 +22,12 @@ RIGHT, WRONG, IGNORED = 1, 0, -1  # the verdicts of an evaluation
 MOST = 12  # images on a sheet
 _PER_ROW = 3
 _WIDTH, _TALLEST = 4.2, 4.2  # of an image on a sheet, in inches
-_MIN_SIDE_PX = 640  # of a picture of one image: a smaller one is enlarged
-_DPI = 110  # as figures.encode draws: letters are not as wide at another
+_MIN_SIDE_PX = 640  # of a picture of one image; smaller ones are enlarged
+_DPI = 110  # as in figures.encode: the width of letters depends on it
 
 
 class Kind(NamedTuple):
-  """How boxes of one kind look."""
+  """The look of boxes of one kind."""
 
   meaning: str
   colour: str
@@ -47,7 +47,7 @@ PLAIN = Kind('found', '#4da3ff', 'solid', 1.8)
 
 
 class Shown(NamedTuple):
-  """One image for a sheet; what is not to be shown, such as low scores, is left out before."""
+  """One image for a sheet, without boxes that should not appear, such as low scores."""
 
   image: np.ndarray  # uint8 [H, W, 3]
   name: str  # of the record
@@ -67,7 +67,7 @@ class _Box(NamedTuple):
 def draw_sheet(
   path: pathlib.Path, shown: Sequence[Shown], class_names: Sequence[str], *, title: str
 ) -> None:
-  """Draws up to `MOST` images with found and true boxes, and says what each line means.
+  """Draws up to `MOST` images with found and true boxes, and a legend of the lines.
 
   Args:
     path: .png, .svg or .pdf.
@@ -100,7 +100,7 @@ def draw_sheet(
   legend.get_frame().set_edgecolor('none')
   figure.suptitle(names.drawable(title), fontsize=9)
   figure.set_dpi(_DPI)
-  figure.draw_without_rendering()  # places the axes, so that labels can be placed in them
+  figure.draw_without_rendering()  # it places the axes, so that labels can be placed in them
   for axes, boxes in drawn:
     _draw_boxes(axes, boxes, font_size=6)
   figures.save(figure, path)
@@ -113,7 +113,7 @@ def draw_image(
   classes: np.ndarray,
   class_names: Sequence[str],
 ) -> None:
-  """Draws one image with what is found in it, at its own size or a whole number of times larger.
+  """Draws one image with its detections, at its own size or a whole multiple of it.
 
   Args:
     path: .png, .svg or .pdf.
@@ -123,7 +123,7 @@ def draw_image(
   """
   height, width = image.shape[:2]
   times = max(1, -(-_MIN_SIDE_PX // max(height, width)))
-  # A little more than whole pixels, which would be cut to one less where a division rounds down.
+  # A little more than whole pixels: a division that rounds down would cut one off.
   figure = figures.make((times * width + 0.01) / _DPI, (times * height + 0.01) / _DPI)
   figure.set_layout_engine('none')  # the image fills it
   axes = figure.add_axes((0, 0, 1, 1))
@@ -139,7 +139,7 @@ def draw_image(
 
 
 def _boxes_of(one: Shown, class_names: Sequence[str]) -> list[_Box]:
-  """Returns the boxes of an image, those on top last."""
+  """Returns the boxes of an image, the top ones last."""
   boxes = []
   for ends, number, difficult, missed in zip(
     one.objects.boxes, one.objects.classes, one.objects.difficult, one.missed
@@ -177,12 +177,12 @@ def _draw_boxes(axes: 'Axes', boxes: Sequence[_Box], *, font_size: float) -> Non
 
 
 def _place_labels(axes: 'Axes', boxes: Sequence[_Box], font_size: float) -> None:
-  """Writes each text at the place around its box where it covers least of others."""
+  """Writes each text at the place around its box where it covers the least of others."""
   figure: Any = axes.figure
   renderer = figure.canvas.get_renderer()
   frame = axes.transData.inverted().transform(axes.bbox.get_points())
   (left, bottom), (right, top) = frame  # y grows downwards
-  pixel = (right - left) / axes.bbox.width  # what a point on the screen is in the image
+  pixel = (right - left) / axes.bbox.width  # the size of a screen point in the image
   others = [each.ends for each in boxes]
   taken: list[np.ndarray] = []
   for each in reversed(boxes):
@@ -209,7 +209,7 @@ def _place_labels(axes: 'Axes', boxes: Sequence[_Box], font_size: float) -> None
 
 
 def _around(ends: np.ndarray, size: np.ndarray) -> list[tuple[float, float]]:
-  """Returns corners at which a label may begin, the best first: above, below, within, beside."""
+  """Returns possible corners of a label, the best first: above, below, inside, beside."""
   left, top, right, bottom = ends
   wide, high = size
   middle = (left + right - wide) / 2
@@ -224,7 +224,7 @@ def _around(ends: np.ndarray, size: np.ndarray) -> list[tuple[float, float]]:
 def _keep_inside(
   place: tuple[float, float], size: np.ndarray, frame: tuple[float, float, float, float]
 ) -> np.ndarray:
-  """Returns a label `[4]`, moved into the picture; one that is wider begins at its left."""
+  """Returns a label `[4]`, moved into the picture; a wider one begins at its left."""
   left, top, right, bottom = frame
   x = max(left, min(place[0], right - size[0]))
   y = max(top, min(place[1], bottom - size[1]))
@@ -234,7 +234,7 @@ def _keep_inside(
 def _cost(
   place: np.ndarray, rank: int, taken: Sequence[np.ndarray], boxes: Sequence[np.ndarray]
 ) -> float:
-  """Counts what a label covers: other labels first, then the lines of boxes."""
+  """Returns the cost of a label's place: other labels that it covers, then lines of boxes."""
   area = (place[2] - place[0]) * (place[3] - place[1])
   labels = sum(_shared(place, other) for other in taken) / area
   lines = sum(_crosses(place, other) for other in boxes)
@@ -247,7 +247,7 @@ def _shared(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _crosses(label: np.ndarray, box: np.ndarray) -> bool:
-  """Whether a box's line runs through a label: the label is neither outside nor inside it."""
+  """Returns whether a box's line crosses a label, which then lies neither outside nor inside."""
   inside = np.all(label[:2] >= box[:2]) and np.all(label[2:] <= box[2:])
   return _shared(label, box) > 0 and not inside
 
@@ -259,7 +259,7 @@ def _line(kind: Kind) -> Any:
 
 
 def _height(one: Shown) -> float:
-  """Returns how high an image is on a sheet, in inches."""
+  """Returns the height of an image on a sheet, in inches."""
   return _WIDTH * one.image.shape[0] / one.image.shape[1]
 
 

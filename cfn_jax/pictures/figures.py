@@ -1,7 +1,6 @@
-"""Figures: made off screen, written whole or not at all, and never the end of a run.
+"""Figures: made off screen, written completely or not at all, and never the end of a run.
 
-Every text that goes into a figure passes `names.drawable`. Matplotlib is imported when a picture is
-asked for.
+Every text in a figure passes through `names.drawable`. Matplotlib is imported on demand.
 """
 
 import contextlib
@@ -43,13 +42,13 @@ def encode(figure: 'Figure', suffix: str) -> bytes:
   """Returns a figure as a file's bytes: '.png', '.svg', '.pdf' or '.jpg'."""
   stream = io.BytesIO()
   with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', 'Glyph ')  # a name in a script that the font lacks
+    warnings.filterwarnings('ignore', 'Glyph ')  # about a name in a script that the font lacks
     figure.savefig(stream, format=suffix[1:], dpi=110)
   return stream.getvalue()
 
 
 def save(figure: 'Figure', path: pathlib.Path) -> None:
-  """Writes a picture so that a process killed meanwhile leaves none, not a part of one.
+  """Writes a picture completely or not at all, even if the process is killed.
 
   Raises:
     OSError: it cannot be written; `filename` is its own.
@@ -65,9 +64,9 @@ def save(figure: 'Figure', path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def spared(path: pathlib.Path) -> Iterator[None]:
-  """Warns where a picture cannot be drawn, and continues: a run is worth more than its pictures."""
+  """Warns if a picture cannot be drawn, and continues: a run is worth more than its pictures."""
   try:
     yield
-  except Exception as error:  # of the libraries that draw, whatever they raise
+  except Exception as error:  # drawing libraries raise anything
     reason = terminal.describe(error)[0].partition('\n')[0]
     terminal.say(f'warning: {path} is not drawn ({reason})')

@@ -1,4 +1,4 @@
-"""What a context encoder saw and filled in: image, hole, filling, side by side."""
+"""Draws what a context encoder saw and filled in: image, hole, filling, side by side."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ def make_pictures(
   """Returns the pictures of a run by their moment: 'start', 'end' and 'bad_batch'.
 
   Args:
-    holes, judged: what is made of visits in training and in validation.
+    holes, judged: the transforms of training and validation.
     fill: (params, batch) to `[B, px, px, 3]` in units of `target`.
     chance: the error of the mean colour.
   """
@@ -75,11 +75,11 @@ def draw_sheet(
   filling: np.ndarray | None = None,
   title: str = '',
 ) -> None:
-  """Draws each image, what is visible of it, and what was filled in.
+  """Draws each image, its visible part, and its filling.
 
   Args:
     batch: `image` uint8 `[B, px, px, 3]` and `hidden` bool `[B, px, px]`.
-    colour: of what is hidden, 0..255.
+    colour: the colour of hidden pixels, 0..255.
     filling: `[B, px, px, 3]`, 0..255; None: not drawn.
   """
   kinds = ['image', 'visible'] + (['filled in'] if filling is not None else [])

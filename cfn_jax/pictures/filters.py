@@ -1,6 +1,6 @@
-"""conv1's filters as images, of one network or of several side by side.
+"""Draws conv1's filters as images, of one network or several.
 
-Paper, figure of conv1: filters that look for colour edges are what chromatic aberration teaches.
+Paper, figure of conv1: chromatic aberration teaches filters for colour edges.
 """
 
 import pathlib
@@ -22,8 +22,9 @@ class Filters(NamedTuple):
   """The filters of one network.
 
   Attributes:
-    rgb: float32 `[h, w, 3, F]`: what a pixel's R, G and B add to each output, per level of 0..255.
-    groups: how many equal parts of them the next layer sees one of.
+    rgb: float32 `[h, w, 3, F]`: the contribution of a pixel's R, G and B to each output, per level
+      of 0..255.
+    groups: number of equal parts; a filter of the next layer sees one of them.
   """
 
   name: str
@@ -31,16 +32,16 @@ class Filters(NamedTuple):
   groups: int
 
   def colour_shares(self) -> np.ndarray:
-    """Returns for each filter the share of its squared weights that grey pixels do not see: `[F]`.
+    """Returns the share of each filter's squared weights off the grey axis: `[F]`.
 
-    0 is a filter of brightness alone; 1 one that answers to colour alone.
+    0 is a filter of brightness alone, 1 a filter of colour alone.
     """
     total = np.square(self.rgb).sum((0, 1, 2))
     colour = np.square(self.rgb - self.rgb.mean(2, keepdims=True)).sum((0, 1, 2))
     return colour / np.where(total > 0, total, 1)
 
   def describe(self) -> str:
-    """Returns a line: how many there are, how many of them are of colour."""
+    """Returns a line with the number of filters and of colour filters."""
     shares = self.colour_shares()
     return (
       f'{len(shares)} filters, {np.count_nonzero(shares > 0.5)} of them mostly of colour; '
@@ -49,7 +50,7 @@ class Filters(NamedTuple):
 
 
 def draw_filters(path: pathlib.Path, shown: Sequence[Filters]) -> None:
-  """Draws the filters of each network: a row of its groups, on one scale that is grey at 0.
+  """Draws the filters of each network: a row of its groups, on one scale with grey at 0.
 
   Raises:
     OSError: the picture cannot be written.
@@ -90,6 +91,6 @@ def split(one: Filters) -> list[np.ndarray]:
 
 
 def _inches(sheet: np.ndarray) -> tuple[float, float]:
-  """Returns the width and height that a sheet has in the picture."""
+  """Returns the width and height of a sheet in the picture."""
   width = _COLUMNS * _SIDE
   return width, width * sheet.shape[0] / sheet.shape[1]

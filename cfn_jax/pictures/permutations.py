@@ -82,10 +82,10 @@ def draw_distances(axes: 'Axes', permutations: np.ndarray, summary: measures.Sum
 
 
 def draw_counts(axes: 'Axes', permutations: np.ndarray) -> None:
-  """Draws how often `[N, T]` has each tile at each position; even counts: a large mean distance."""
+  """Draws the counts of tiles by position in `[N, T]`; even counts mean a large mean distance."""
   counts = measures.count_values(permutations)
   num, tiles = permutations.shape
-  # The scale starts at 0 and is centred on the even count, so that chance is not made to look big.
+  # The scale starts at 0 and is centred on the even count, so that chance does not look large.
   image = axes.imshow(counts, cmap='RdBu_r', vmin=0, vmax=2 * num / tiles)
   for place, tile in np.ndindex(tiles, tiles):
     strong = abs(counts[place, tile] * tiles / num - 1) > 0.6
@@ -138,7 +138,7 @@ def draw_examples(axes: 'list[Axes]', permutations: np.ndarray, grid: tuple[int,
 
 
 def make_colours(grid: tuple[int, int]) -> np.ndarray:
-  """Makes a colour for each tile, float `[T, 3]`: hue by column, lightness by row."""
+  """Returns a colour for each tile, float `[T, 3]`: hue by column, lightness by row."""
   from matplotlib.colors import hsv_to_rgb
 
   rows, columns = np.divmod(np.arange(grid[0] * grid[1]), grid[1])

@@ -24,7 +24,7 @@ class Shown(NamedTuple):
 def draw_puzzles(
   path: pathlib.Path, shown: Sequence[Shown], asked: questions.Questions, *, note: str = ''
 ) -> None:
-  """Draws each image's crop beside the tiles of its question; what is asked stands above them."""
+  """Draws each image's crop beside the tiles of its question, with the question above them."""
   rows, per_row = -(-len(shown) // 2), 2
   figure = figures.make(4.6 * per_row, 2.45 * rows)
   axes = figure.subplots(rows, 2 * per_row, squeeze=False).ravel()
@@ -49,7 +49,7 @@ def draw_answers(
   *,
   title: str,
 ) -> None:
-  """Draws questions, and each put right by the network's most likely answer.
+  """Draws questions, and each rearranged by the network's most likely answer.
 
   Args:
     probabilities: `[len(shown), K]`.
@@ -86,7 +86,7 @@ def draw_answers(
 
 
 def put_right(tiles: np.ndarray, answer: int, asked: questions.Questions) -> np.ndarray:
-  """Lays a question's tiles `[S, h, w, 3]` out as an answer, right or wrong, says they lay."""
+  """Arranges a question's tiles `[S, h, w, 3]` by an answer, right or wrong."""
   if asked.name == 'rotation':
     return np.rot90(tiles[0], -answer)
   if asked.name == 'jigsaw':
@@ -110,7 +110,7 @@ def _say_wrong(answer: int, label: int, asked: questions.Questions) -> str:
 
 
 def lay_out(tiles: np.ndarray) -> np.ndarray:
-  """Lays tiles `[S, h, w, 3]` out with small gaps, in the order they come in."""
+  """Lays out tiles `[S, h, w, 3]` with small gaps, in their order."""
   columns = math.ceil(len(tiles) ** 0.5)
   return puzzle.assemble(tiles, columns=columns, gap_px=max(2, tiles.shape[1] // 16))
 

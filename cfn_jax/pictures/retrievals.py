@@ -1,7 +1,7 @@
-"""Pictures of a retrieval: precision over recall, and a sheet of queries with what is nearest.
+"""Pictures of a retrieval: precision over recall, and a sheet of queries with their nearest.
 
-What is right and what is wrong differ in the colour of the frame (blue and orange, which
-colour-blind people tell apart), in its line, and in the sign before the name of the class.
+Right and wrong answers differ in the colour of the frame (blue and orange, which colour-blind
+people can distinguish), in its line, and in the sign before the name of the class.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ _LINE = 1.2  # a row, with its text
 _GAP = 0.12  # between a query and its nearest
 _BETWEEN = 0.4  # two columns of rows
 _TITLE, _LEGEND = 0.4, 0.45
-_ONE_COLUMN = 6  # rows that stand below each other; more take two columns
+_ONE_COLUMN = 6  # rows below each other; more use two columns
 _LONGEST = 14  # letters of the name of a class under a picture
 RIGHT: dict[str, Any] = {'edgecolor': '#1f6fd6', 'linestyle': 'solid', 'linewidth': 2.4}
 WRONG: dict[str, Any] = {'edgecolor': '#e8770c', 'linestyle': (0, (3, 1.5)), 'linewidth': 2.0}
@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 
 
 class Row(NamedTuple):
-  """A query and what is nearest to it, the nearest first."""
+  """A query and its answers, the nearest first."""
 
   query: Shown
   nearest: Sequence[Shown]
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 def draw_curves(
   path: pathlib.Path, curves: Mapping[str, Sequence[float]], chance: float, *, title: str
 ) -> None:
-  """Draws a precision at recalls from 0 to 1 for each label, and the chance.
+  """Draws precision at recalls from 0 to 1 for each label, and chance.
 
   Args:
     path: .png, .svg or .pdf.
@@ -83,11 +83,11 @@ def draw_curves(
 
 
 def draw_sheet(path: pathlib.Path, rows: Sequence[Row], *, title: str) -> None:
-  """Draws queries, each with what is nearest to it on its right.
+  """Draws queries, each with its nearest answers on the right.
 
   Args:
     path: .png, .svg or .pdf.
-    rows: at least one; all have equally many nearest.
+    rows: at least one, with the same number of answers.
   """
   columns = 1 if len(rows) <= _ONE_COLUMN else 2
   high = -(-len(rows) // columns)

@@ -89,5 +89,5 @@ def _show(
 
 
 def _take(tiles: np.ndarray, label: int, pretext: pretexts.Pretext) -> np.ndarray:
-  """Returns the tiles of an example's question, which the network takes itself where k > 1."""
+  """Returns the tiles of an example's question; for k > 1 the network selects them itself."""
   return tiles[pretext.questions.rows[label]] if pretext.transform.puzzles > 1 else tiles

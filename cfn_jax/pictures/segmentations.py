@@ -1,7 +1,7 @@
-"""Segmentations: a sheet of a test's images with truth and answer, and one image alone.
+"""Segmentations: a sheet of test images with truth and prediction, and one image alone.
 
-Classes have the colours of VOC's colour map, which has 256. Many of them look alike, so large
-regions carry the name of their class too.
+Classes have the colours of VOC's colour map. Many of its 256 look alike, so large regions carry the
+name of their class too.
 """
 
 import pathlib
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 VOID, BACKGROUND = mask_files.VOID, 0
 MOST = 12  # images on a sheet
 _PER_ROW = 2
-_WIDTH, _TALLEST = 2.3, 2.8  # the room of one picture on a sheet, in inches
+_WIDTH, _TALLEST = 2.3, 2.8  # the space of one picture on a sheet, in inches
 _TITLE, _HEAD, _GAP = 0.35, 0.22, 0.08
-_MIN_SIDE_PX, _MIN_WIDTH_PX = 640, 320  # of a picture of one image: a smaller one is enlarged
-_DPI = 110  # as figures.encode draws
+_MIN_SIDE_PX, _MIN_WIDTH_PX = 640, 320  # of a picture of one image; smaller ones are enlarged
+_DPI = 110  # as in figures.encode
 _LETTER, _SQUARE, _LINE = 0.075, 0.42, 0.175  # of the legend, in inches
 _STRENGTH = 0.5  # of the colours over an image
-_NAMED_PART = 0.02  # of a picture: a region that is smaller is not named in it
+_NAMED_PART = 0.02  # share of a picture; smaller regions are not named
 _LONGEST, _NAME_LETTERS = 24, 38  # letters of the name of a class, of an image
 _CENTRED: dict[str, Any] = {'ha': 'center', 'va': 'center'}
 
@@ -39,7 +39,7 @@ class Shown(NamedTuple):
   name: str  # of the record
   truth: np.ndarray  # uint8 [H, W]
   answer: np.ndarray  # uint8 [H, W]
-  iou: float  # mean over the classes in this image; nan where all of it is void
+  iou: float  # mean over the classes in this image; nan if all of it is void
 
 
 class _Entry(NamedTuple):
@@ -50,14 +50,14 @@ class _Entry(NamedTuple):
 def draw_sheet(
   path: pathlib.Path, shown: Sequence[Shown], class_names: Sequence[str], *, title: str
 ) -> None:
-  """Draws up to `MOST` images, each with its truth, the answer and its IoU beside it.
+  """Draws up to `MOST` images, each with its truth, its prediction and its IoU.
 
   Args:
     path: .png, .svg or .pdf.
     shown: at least one.
     class_names: the background first.
   """
-  shown = sorted(shown[:MOST], key=lambda one: _size(one)[1])  # so that rows hold no gaps
+  shown = sorted(shown[:MOST], key=lambda one: _size(one)[1])  # so that rows have no gaps
   columns = min(_PER_ROW, len(shown))
   rows = [shown[start : start + columns] for start in range(0, len(shown), columns)]
   entries = _list_entries([mask for one in shown for mask in (one.truth, one.answer)], class_names)
@@ -66,7 +66,7 @@ def draw_sheet(
   heights = [max(_size(one)[1] for one in row) + _HEAD + _GAP for row in rows]
   high = _TITLE + sum(heights) + legend_high
   figure = figures.make(width, high)
-  figure.set_layout_engine('none')  # a layout that it computes takes seconds
+  figure.set_layout_engine('none')  # computing a layout takes seconds
   figure.text(0.5, 1 - 0.5 * _TITLE / high, names.drawable(title), ha='center', va='center')
   top = high - _TITLE
   for row, row_high in zip(rows, heights):
@@ -84,7 +84,7 @@ def _draw_three(
   class_names: Sequence[str],
   place: tuple[float, float, float, float],
 ) -> None:
-  """Draws image, truth and answer from a left upper corner on, in a figure of a width and height.
+  """Draws image, truth and prediction from a left upper corner on.
 
   Args:
     place: left, top, width and height, in inches.
@@ -114,9 +114,9 @@ def _draw_three(
 def draw_image(
   path: pathlib.Path, image: np.ndarray, answer: np.ndarray, class_names: Sequence[str]
 ) -> None:
-  """Draws one image under the colours of an answer, and a legend with the part of each class.
+  """Draws one image under the colours of a prediction, and a legend with the share of each class.
 
-  The image has its own size or a whole number of times that; the background stays clear.
+  The image has its own size or a whole multiple of it. The background stays clear.
 
   Args:
     path: .png, .svg or .pdf.
@@ -131,7 +131,7 @@ def draw_image(
   across, legend_high = _plan_legend(entries, max(wide, _MIN_WIDTH_PX) / _DPI)
   below = round(legend_high * _DPI)
   sides = max(wide, _MIN_WIDTH_PX), high + below
-  # A little more than whole pixels, which would be cut to one less where a division rounds down.
+  # A little more than whole pixels: a division that rounds down would cut one off.
   figure = figures.make((sides[0] + 0.01) / _DPI, (sides[1] + 0.01) / _DPI)
   figure.set_layout_engine('none')
   left = (sides[0] - wide) // 2
@@ -161,7 +161,7 @@ def overlay(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def _list_entries(
   masks: Sequence[np.ndarray], class_names: Sequence[str], *, parts: bool = False
 ) -> list[_Entry]:
-  """Returns the classes that occur in some masks, in their order, void last."""
+  """Returns the classes in some masks, in their order, void last."""
   counts = np.sum([np.bincount(mask.ravel(), minlength=256) for mask in masks], axis=0)
   entries = []
   for number in np.flatnonzero(counts).tolist():
@@ -174,7 +174,7 @@ def _list_entries(
 
 
 def _plan_legend(entries: Sequence[_Entry], width: float) -> tuple[int, float]:
-  """Returns how many entries stand beside each other, and the height of the legend, in inches."""
+  """Returns the number of columns of the legend, and its height in inches."""
   widest = _SQUARE + _LETTER * max(len(entry.text) for entry in entries)
   across = max(1, min(len(entries), int((width - 0.2) / widest)))
   return across, -(-len(entries) // across) * _LINE + 0.15
@@ -213,10 +213,10 @@ def _name_regions(
   font_size: float,
   px_per_inch: float,
 ) -> None:
-  """Writes the name of each class at the widest place of its regions, where these are large.
+  """Writes the name of each class at the widest place of its regions, if they are large.
 
   Args:
-    px_per_inch: pixels of the mask, as it is drawn.
+    px_per_inch: pixels of the drawn mask.
   """
   import scipy.ndimage
   from matplotlib import patheffects
@@ -243,7 +243,7 @@ def _name_regions(
 
 
 def _size(one: Shown) -> tuple[float, float]:
-  """Returns how wide and how high an image is on a sheet, in inches."""
+  """Returns the width and height of an image on a sheet, in inches."""
   height, width = one.image.shape[:2]
   scale = min((_WIDTH - _GAP) / width, _TALLEST / height)
   return width * scale, height * scale

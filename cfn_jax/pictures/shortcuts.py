@@ -1,4 +1,4 @@
-"""How well cues solve puzzles without a network: bars with and without the measures of a config."""
+"""Bars of puzzles that cues solve, with and without the measures of a config."""
 
 import pathlib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ BETWEEN = ('#6f9fd0', '#8fb8a0', '#c9b26b', '#b79ac2')  # one measure off
 
 
 def draw_shortcuts(path: pathlib.Path, found: Mapping[str, Any]) -> None:
-  """Draws what `meter.measure` returns: puzzle accuracy by cue and setting, intervals, chance."""
+  """Draws the result of `meter.measure`: puzzle accuracy by cue and setting, intervals, chance."""
   cues = found['cues']
   settings = found['settings']
   between = iter(BETWEEN)

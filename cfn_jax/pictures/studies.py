@@ -1,4 +1,4 @@
-"""The picture of a study: a panel for each figure, a point for each row, the paper's beside it."""
+"""The picture of a study: a panel per figure, a point per row, the paper's point beside it."""
 
 import dataclasses
 import pathlib
@@ -10,10 +10,10 @@ from cfn_jax.pictures import charts, figures
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """A figure of a row: its mean, None for a hole, and what stands beside it.
+  """A figure of a row: its mean, None for a hole, and its text.
 
   Attributes:
-    beyond: the mean is the least that it can be.
+    beyond: the mean is a lower bound.
   """
 
   mean: float | None

@@ -1,4 +1,4 @@
-"""What units respond to: for each unit the sixteen tiles that move it most, layer by layer."""
+"""Draws the sixteen tiles that activate each unit most, layer by layer."""
 
 import math
 import pathlib
@@ -14,7 +14,7 @@ from cfn_jax.pictures import figures
 
 _COLUMNS, _UNITS = 4, 6  # tiles beside each other in a unit's square, units in a row
 _SIDE, _GAP, _HEAD, _TITLE = 1.5, 0.12, 0.2, 0.4  # of a square, in inches
-_TILE_PX = 64  # a smaller tile is enlarged by a whole factor
+_TILE_PX = 64  # smaller tiles are enlarged by a whole factor
 _FRAME = (255, 210, 0)
 
 
@@ -24,9 +24,10 @@ class Tile(NamedTuple):
   Attributes:
     image: the name of its image.
     box: (left, top, right, bottom) in the image, px.
-    response: of the unit to it.
+    response: the unit's response to it.
     tile: uint8 `[t, t, 3]`.
-    field: (left, top, right, bottom) of what the strongest place sees, px of the tile; None: all.
+    field: (left, top, right, bottom) of the field of the strongest place, px of the tile; None:
+      all.
   """
 
   image: str
@@ -37,7 +38,7 @@ class Tile(NamedTuple):
 
 
 class Unit(NamedTuple):
-  """One unit: its score (None: it is dead), what it responds, and its best tiles in order."""
+  """One unit: its score (None: it is dead), its responses, and its best tiles in order."""
 
   unit: int
   score: float | None

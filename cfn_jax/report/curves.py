@@ -1,4 +1,4 @@
-"""Makes charts of the rows of runs: one for each kind of figure, with all runs of a task in it."""
+"""Makes charts of the rows of runs: one per kind of figure, with all runs of a task."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from cfn_jax.pictures import charts
 from cfn_jax.report import gather
 
-MOST_ROWS = 4_000  # of the runs of one workdir, together; more are thinned
+MOST_ROWS = 4_000  # for all runs of one workdir together; more are thinned
 LAST = ('learning_rate', 'throughput', 'input_wait_fraction')  # of the charts, in this order
 TITLES = {
   'learning_rate': 'learning rate',
@@ -20,13 +20,13 @@ TITLES = {
 }
 BOUNDS = ('_low', '_high')
 
-Points = list[tuple[dict[str, float], dict[str, float]]]  # figures, and where they stand
+Points = list[tuple[dict[str, float], dict[str, float]]]  # figures, and their places
 
 
 def thin(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
-  """Returns the numbers of every n-th row where there are more than `most`, and of the last one.
+  """Returns the numbers of every n-th row, and of the last one, if there are more than `most`.
 
-  Rows of an evaluation stay, as far as they are no more than half of that themselves.
+  Rows of evaluations stay if they are at most half of `most`.
 
   >>> thin([{'step': step} for step in range(10)], 5), thin([{'step': 1}], 5)
   ([0, 3, 6, 9], [0])
@@ -41,18 +41,18 @@ def thin(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
 
 
 def place(figures: Sequence[Mapping[str, float]], batch_size: Any) -> list[dict[str, float]]:
-  """Returns where each row stands: its step, the images visited, the hours of training.
+  """Returns the place of each row: its step, the images visited, the hours of training.
 
   Hours follow from the throughput, so they leave out evaluations, saves, and the time between two
-  starts. What is not known is left out.
+  starts. Unknown places are left out.
 
   Args:
-    figures: of rows in the order of their steps.
-    batch_size: images of a step, if that is known.
+    figures: those of rows in the order of their steps.
+    batch_size: images of a step, if known.
   """
   known = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0
   rates = [row.get('images_per_second', math.nan) for row in figures]
-  good = [rate for rate in rates if rate > 0]  # nan is not
+  good = [rate for rate in rates if rate > 0]  # false for nan
   usual = statistics.median(good) if good else math.nan
   hours, before, places = 0.0, 0.0, []
   for row, rate in zip(figures, rates):
@@ -71,7 +71,7 @@ def make_charts(runs: Sequence[gather.Run], shown: Mapping[str, list[int]]) -> l
   """Makes the charts of runs.
 
   Args:
-    shown: by a run's name: the numbers of its rows that are drawn.
+    shown: by a run's name: the numbers of its drawn rows.
   """
   with_rows = [run for run in runs if run.rows]
   points: dict[str, Points] = {}
@@ -99,7 +99,7 @@ def make_charts(runs: Sequence[gather.Run], shown: Mapping[str, list[int]]) -> l
 
 
 def _find_kind(name: str) -> str:
-  """Returns the chart that a figure belongs to; '' for none."""
+  """Returns the chart of a figure; '' for none."""
   if name == 'step' or name.endswith(('_count', *BOUNDS)):
     return ''
   if name.endswith('_per_second'):
@@ -115,7 +115,7 @@ def _strip(name: str) -> str:
 def _make_lines(
   runs: Sequence[gather.Run], kind: str, names: list[str], points_of: Mapping[str, Points]
 ) -> list[charts.Line]:
-  if len(runs) > 1:  # the main figures alone, where there are others
+  if len(runs) > 1:  # only the main figures, if there are others
     main = 'images_per_second' if kind == 'throughput' else kind
     names = [name for name in names if _strip(name) == main] or names
   plain = list(dict.fromkeys(_strip(name) for name in names))

@@ -1,4 +1,4 @@
-"""Reads single files of a workdir, whole or not: what is missing or damaged becomes a note."""
+"""Reads single files of a workdir; a missing or damaged part becomes a note."""
 
 import json
 import math
@@ -10,11 +10,11 @@ from cfn_jax import config_files, places
 from cfn_jax.errors import CfnError
 from cfn_jax.training import metrics, step_folders
 
-DEEPEST = 30  # mappings and lists within each other; what a run writes has a few
+DEEPEST = 30  # nested mappings and lists; those of a run have a few levels
 
 
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
-  """Returns the numbers of a row by name; one that is no finite number is nan, text is left out.
+  """Returns the numbers of a row by name: nan if not finite; text is left out.
 
   >>> figures({'step': 3, 'train_loss': 'nan', 'note': 'x', 'rate': None})
   {'step': 3.0, 'train_loss': nan}
@@ -50,7 +50,7 @@ def _is_shallow(value: Any, left: int = DEEPEST) -> bool:
 
 
 def read_lines(path: pathlib.Path, notes: list[str]) -> list[dict[str, Any]]:
-  """Reads a file of JSON objects, one a line; a line that is none is left out, and noted."""
+  """Reads a file of JSON objects, one per line; other lines are skipped with a note."""
   lines: list[dict[str, Any]] = []
   try:
     texts = path.read_text(encoding='utf8', errors='replace').splitlines()
@@ -92,7 +92,7 @@ def find_steps(folder: pathlib.Path) -> list[int]:
 
 
 def read_meta(folder: pathlib.Path, notes: list[str]) -> dict[str, Any]:
-  """Reads the JSON of the newest checkpoint; the run may delete one meanwhile."""
+  """Reads the JSON of the newest checkpoint; the run may delete one at the same time."""
   steps = find_steps(folder.parent)
   for step in reversed(steps):
     try:

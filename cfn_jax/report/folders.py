@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from cfn_jax.errors import CfnError
 from cfn_jax.training import provenance
 
-LIMIT = 30  # runs in one report, those of evaluations too
-DEPTH = 3  # folders below a workdir in which runs are looked for
-MOST_FOLDERS = 2_000  # that are looked at in one workdir
+LIMIT = 30  # runs in one report, including those of evaluations
+DEPTH = 3  # depth of folders below a workdir in which runs are searched
+MOST_FOLDERS = 2_000  # folders to search in one workdir
 PASSED_OVER = frozenset(
   {'checkpoints', 'features', 'profile', 'detections', 'predictions', 'pictures'}
 )
 RUN_FILES = ('config.json', 'metrics.jsonl', 'checkpoints', 'run.lock')
-PAGE = 'report.html'  # what is written there
-STUDY = 'study.json'  # its workdir shows the study's table: its runs are workdirs of their own
+PAGE = 'report.html'  # the written page
+STUDY = 'study.json'  # its workdir shows the study's table; its runs are workdirs of their own
 RESULTS, RESULT = 'results.json', 'result.json'
 
 
 def name_apart(folders: Sequence[pathlib.Path]) -> list[str]:
-  """Names folders by their last parts: by as many as tell them apart."""
+  """Returns names for folders: as many of their last parts as make them distinct."""
   parts = [folder.resolve().parts for folder in folders]
   for count in range(1, max(map(len, parts), default=0)):
     shown = ['/'.join(each[-count:]) for each in parts]
@@ -33,7 +33,7 @@ def find(top: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
   """Returns the folders of runs and those of evaluations in a workdir.
 
   Raises:
-    CfnError: there is no such folder, or it holds neither.
+    CfnError: there is no such folder, or it has neither.
   """
   if not top.is_dir():
     raise CfnError(f'--workdir={top}: there is no such folder')
@@ -59,7 +59,7 @@ def find(top: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
 
 
 def walk(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, set[str]]]:
-  """Yields a folder and those in it, each with the names that it holds; an unreadable one, none."""
+  """Yields a folder and those in it, each with its names; an unreadable one has none."""
   left, seen = [(top, DEPTH)], 0
   while left and seen < MOST_FOLDERS:
     folder, depth = left.pop(0)

@@ -1,6 +1,6 @@
-"""Reads what workdirs hold, whole or not: what is missing or damaged becomes a note.
+"""Reads the contents of workdirs; a missing or damaged part becomes a note.
 
-A workdir is the folder of a training run, or of an evaluation with the folders of its runs; either
+A workdir is the folder of a training run, or of an evaluation with the folders of its runs. Either
 may lie in the other. Everything is only read.
 """
 
@@ -22,14 +22,14 @@ NO_FIELD = '(no such field)'
 
 @dataclasses.dataclass
 class Recipe:
-  """What was run.
+  """The settings and starts of a run or an evaluation.
 
   Attributes:
-    fields: of the config, flat; empty where it is not known.
-    changed: the paper's values of the fields that differ from them.
+    fields: those of the config, flat; empty if unknown.
+    changed: the paper's values of fields that differ from the paper's.
     starts: see `status.pair_starts`.
-    meta: of a run: that of the newest checkpoint that can be read.
-    results: of an evaluation: what results.json holds, or the figures of its runs so far.
+    meta: for a run: that of the newest readable checkpoint.
+    results: for an evaluation: the contents of results.json, or the figures of its runs so far.
   """
 
   fields: dict[str, Any]
@@ -40,7 +40,7 @@ class Recipe:
 
   @property
   def task(self) -> str:
-    """The task of the config, '' where that is not known."""
+    """Returns the task of the config; '' if unknown."""
     return str(self.fields.get('task', ''))
 
 
@@ -49,8 +49,8 @@ class Run:
   """One training run.
 
   Attributes:
-    name: as the report shows it.
-    notes: what is missing, damaged or worth a warning.
+    name: its name in the report.
+    notes: missing or damaged parts, and warnings.
   """
 
   name: str
@@ -62,18 +62,18 @@ class Run:
 
   @property
   def step(self) -> int:
-    """The newest logged step."""
+    """Returns the newest logged step."""
     return max((row['step'] for row in self.rows), default=0)
 
   @functools.cached_property
   def figures(self) -> list[dict[str, float]]:
-    """The numbers of each row, see `files.figures`."""
+    """Returns the numbers of each row, see `files.figures`."""
     return [files.figures(row) for row in self.rows]
 
 
 @dataclasses.dataclass
 class Evaluation:
-  """What an evaluation found, whole or so far."""
+  """The results of an evaluation, complete or so far."""
 
   name: str
   folder: pathlib.Path
@@ -83,7 +83,7 @@ class Evaluation:
 
 @dataclasses.dataclass
 class Workdir:
-  """All that lies in one folder that was named."""
+  """The contents of one named folder."""
 
   name: str
   folder: pathlib.Path
@@ -93,7 +93,7 @@ class Workdir:
   notes: list[str]
 
   def recipes(self) -> dict[str, Recipe]:
-    """Returns what was run here by its name; the runs of an evaluation share that of theirs."""
+    """Returns the recipes by name; the runs of an evaluation share its recipe."""
     recipes = {run.name: run.recipe for run in self.runs if not self._inside(run)}
     for each in self.evaluations:
       if each.recipe.fields:
@@ -109,7 +109,7 @@ def read(workdirs: Sequence[pathlib.Path]) -> list[Workdir]:
   """Reads workdirs.
 
   Raises:
-    CfnError: one is not there, is none, or they hold more runs than a report takes.
+    CfnError: one is missing or is no workdir, or they have more runs than a report can show.
   """
   names = folders.name_apart(workdirs)
   found = [folders.find(workdir) for workdir in workdirs]
@@ -178,7 +178,7 @@ def _read_run(folder: pathlib.Path, name: str, starts: list[dict[str, Any]]) -> 
 
 
 def _compare(values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-  """Returns the paper's values of the fields that are others in a run, see `NO_FIELD`."""
+  """Returns the paper's values of the fields that differ in a run, see `NO_FIELD`."""
   if not values:
     return {}
   try:
@@ -195,7 +195,7 @@ def _compare(values: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
 
 
 def _warn(run: Run) -> list[str]:
-  """Returns what a reader should know of a run that went wrong, or may have."""
+  """Returns warnings about a run that failed or may have failed."""
   notes = []
   if str(run.recipe.meta.get('commit')).endswith('-dirty'):
     notes.append('files differed from the commit')

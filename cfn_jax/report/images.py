@@ -1,4 +1,4 @@
-"""Pictures of a workdir as they go into a page: each whole, shrunk until all of them fit."""
+"""Embeds the pictures of a workdir in a page, shrunk until all of them fit."""
 
 import base64
 import dataclasses
@@ -16,9 +16,9 @@ from cfn_jax.errors import CfnError
 from cfn_jax.jigsaw.permutation_sets import permutations
 from cfn_jax.pictures import permutations as permutation_pictures
 
-MOST_BYTES = 4_000_000  # of the pictures of one workdir, before base64
+MOST_BYTES = 4_000_000  # for all pictures of one workdir, before base64
 MOST = 60  # pictures of one workdir
-LARGEST_PX = 100_000_000  # a file that states more is not opened
+LARGEST_PX = 100_000_000  # larger files are not opened
 LARGEST_BYTES = 200_000_000
 WIDEST_PX = 2_400
 TITLES = {
@@ -32,12 +32,12 @@ TITLES = {
   'permutations': 'The permutation set',
   'study': 'The figures of the study',
 }
-LEFT_OUT = ('curves.png',)  # drawn anew
+LEFT_OUT = ('curves.png',)  # drawn again
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A picture on the page: its address holds it whole."""
+  """A picture on the page: its address contains it."""
 
   title: str
   name: str
@@ -45,7 +45,7 @@ class Picture:
 
 
 def find(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the pictures that lie in a folder, those with a title of their own first."""
+  """Returns the pictures of a folder, those with a title of their own first."""
   found = [p for kind in ('png', 'jpg') for p in folder.glob(f'*.{kind}') if p.is_file()]
   known = list(TITLES)
 
@@ -56,10 +56,10 @@ def find(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def embed(paths: Sequence[pathlib.Path], notes: list[str], *, share: int) -> list[Picture]:
-  """Reads pictures into addresses; one that cannot be read is noted.
+  """Reads pictures to addresses, with a note for an unreadable one.
 
   Args:
-    share: how many bytes each may take.
+    share: the largest number of bytes of each.
   """
   pictures = []
   for path in paths:
@@ -68,7 +68,7 @@ def embed(paths: Sequence[pathlib.Path], notes: list[str], *, share: int) -> lis
       if size > LARGEST_BYTES:
         raise ValueError(f'it has {size:,} bytes')
       kind, data = _fit(path.read_bytes(), share)
-    except Exception as error:  # of the decoders, whatever they raise
+    except Exception as error:  # decoders raise anything
       notes.append(f'{path.name} cannot be read: {terminal.first_line(error)}')
       continue
     title = TITLES.get(path.stem, path.stem.replace('_', ' '))
@@ -77,12 +77,12 @@ def embed(paths: Sequence[pathlib.Path], notes: list[str], *, share: int) -> lis
 
 
 def make_address(kind: str, data: bytes) -> markupsafe.Markup:
-  """Returns bytes as an address that holds them, such as of 'image/png'; nothing to escape."""
+  """Returns bytes as a data address, such as 'image/png', which needs no escapes."""
   return markupsafe.Markup(f'data:{kind};base64,{base64.b64encode(data).decode()}')
 
 
 def draw_permutations(path: pathlib.Path, grid: Any, notes: list[str]) -> list[Picture]:
-  """Draws the permutation set in a file, if there is one."""
+  """Draws the permutation set of a file, if it exists."""
   if not path.is_file():
     return []
   try:
@@ -98,7 +98,7 @@ def draw_permutations(path: pathlib.Path, grid: Any, notes: list[str]) -> list[P
 
 
 def _fit(data: bytes, share: int) -> tuple[str, bytes]:
-  """Returns a picture of at most `share` bytes: as it is, or in WebP, smaller step by step."""
+  """Returns a picture of at most `share` bytes: as it is, or as WebP, shrunk step by step."""
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     with PIL.Image.open(io.BytesIO(data)) as opened:
@@ -108,7 +108,7 @@ def _fit(data: bytes, share: int) -> tuple[str, bytes]:
       image = opened.convert('RGBA' if 'A' in opened.getbands() else 'RGB')
   if len(data) <= share and image.width <= WIDEST_PX and kind in ('image/png', 'image/jpeg'):
     return kind, data
-  side = min(1.0, WIDEST_PX / image.width, 12_000 / image.height)  # WebP takes 16,383 px
+  side = min(1.0, WIDEST_PX / image.width, 12_000 / image.height)  # WebP allows 16,383 px
   quality = 90
   while True:
     size = (max(1, round(image.width * side)), max(1, round(image.height * side)))

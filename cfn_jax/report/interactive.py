@@ -1,6 +1,7 @@
-"""Charts that a reader can zoom, by Bokeh, an extra: as JSON, and the script that draws them.
+"""Charts that zoom, by Bokeh, an extra: their JSON, and the script that draws them.
 
-No text of users is in them: Bokeh takes some for HTML. The page has the titles and the legends.
+They contain no user text, since Bokeh interprets some as HTML. The page has the titles and the
+legends.
 """
 
 import importlib
@@ -14,18 +15,18 @@ SIZE = {'height': 280, 'sizing_mode': 'stretch_width', 'min_border_left': 48}
 
 
 def load_script() -> str:
-  """Returns Bokeh's own script; '' where Bokeh is not installed."""
+  """Returns Bokeh's own script; '' if Bokeh is not installed."""
   try:
     resources = importlib.import_module('bokeh.resources')
   except ImportError:
     return ''
   parts = resources.Resources('inline', components=['bokeh']).js_raw
-  # Without the line that only says on the console which level of messages is chosen.
+  # Without the line that prints the level of messages on the console.
   return '\n'.join(part for part in parts if not part.strip().startswith('Bokeh.set_log_level'))
 
 
 def encode_chart(chart: charts.Chart) -> dict[str, Any]:
-  """Returns a chart as `Bokeh.embed.embed_item` takes it; lines have a column for each axis."""
+  """Returns a chart for `Bokeh.embed.embed_item`; lines have a column for each axis."""
   plotting = importlib.import_module('bokeh.plotting')
   models = importlib.import_module('bokeh.models')
   embed = importlib.import_module('bokeh.embed')
@@ -62,7 +63,7 @@ def _pack(values: list[float]) -> Any:
 
 
 def _dress(plot: Any, models: Any) -> None:
-  """Draws a plot as the page looks, whether it is light or dark."""
+  """Styles a plot like the page, for light and dark."""
   grey = charts.GREY
   plot.toolbar.logo = None
   plot.background_fill_alpha = plot.border_fill_alpha = 0

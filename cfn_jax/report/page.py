@@ -1,6 +1,6 @@
-"""The report of runs: one file that needs nothing else, `WORKDIR/report.html`.
+"""The report of runs: one self-contained file, `WORKDIR/report.html`.
 
-Everything that comes from a workdir is text: the template escapes it, as HTML and as JSON.
+Everything from a workdir is text: the template escapes it, as HTML and as JSON.
 """
 
 import math
@@ -17,7 +17,7 @@ from cfn_jax.pictures import charts
 from cfn_jax.report import curves, folders, gather, images, interactive, tables
 
 TEMPLATES = pathlib.Path(__file__).resolve().parent / 'templates'
-MOST_TILES = 3  # runs of a workdir whose figures stand out; more are rows of a table
+MOST_TILES = 3  # runs of a workdir with tiles of figures; more become rows of a table
 MOST_RESULTS = 300_000  # characters of an evaluation's figures, as JSON
 
 
@@ -38,16 +38,16 @@ def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> None:
 
 
 def write_at_end(workdir: pathlib.Path) -> None:
-  """Writes the report of a run that is over; warns where that fails: the run is worth more."""
+  """Writes the report of a run at its end; only warns if that fails."""
   out = workdir / folders.PAGE
   try:
     write([workdir], out)
-  except Exception as error:  # of the libraries that draw, whatever they raise
+  except Exception as error:  # drawing libraries raise anything
     terminal.say(f'warning: {out} is not written ({terminal.first_line(error)})')
 
 
 def render(workdirs: Sequence[gather.Workdir]) -> str:
-  """Returns the page of what was read."""
+  """Returns the page of the workdirs."""
   runs = [run for workdir in workdirs for run in workdir.runs]
   shown = _choose_rows(workdirs)
   drawn = curves.make_charts(runs, shown)
@@ -62,7 +62,7 @@ def render(workdirs: Sequence[gather.Workdir]) -> str:
     undefined=jinja2.StrictUndefined,
   )
   environment.filters |= {'show': tables.show, 'field': tables.show_field}
-  environment.policies['json.dumps_kwargs'] = {}  # keys in their order: Bokeh's JSON needs it
+  environment.policies['json.dumps_kwargs'] = {}  # keys keep their order, which Bokeh's JSON needs
   return environment.get_template('report.html').render(
     title=', '.join(workdir.name for workdir in workdirs),
     written=time.strftime('%Y-%m-%d %H:%M'),
@@ -87,7 +87,7 @@ def _show_safely(value: Any) -> Any:
 
 
 def _choose_rows(workdirs: Sequence[gather.Workdir]) -> dict[str, list[int]]:
-  """Returns the numbers of the rows of each run that are shown, by the run's name."""
+  """Returns the numbers of the shown rows of each run, by the run's name."""
   shown: dict[str, list[int]] = {}
   for workdir in workdirs:
     most = curves.MOST_ROWS // max(1, sum(bool(run.rows) for run in workdir.runs))
@@ -100,7 +100,7 @@ def _find_axes(drawn: Sequence[charts.Chart]) -> list[str]:
 
 
 def _draw(chart: charts.Chart, script: str) -> dict[str, str]:
-  """Returns still pictures of a chart by axis, where nothing draws it in the page."""
+  """Returns still pictures of a chart by axis, if nothing draws it in the page."""
   if script:
     return {}
   return {
@@ -110,7 +110,7 @@ def _draw(chart: charts.Chart, script: str) -> dict[str, str]:
 
 
 def _view(workdir: gather.Workdir) -> dict[str, Any]:
-  """Returns what the template shows of a workdir."""
+  """Returns the template's values for a workdir."""
   held: list[gather.Run | gather.Evaluation] = [*workdir.runs]
   held += [each for each in workdir.evaluations if not _is_run(each, workdir)]
   pictures = _embed_pictures(workdir, held)
@@ -146,7 +146,7 @@ def _view(workdir: gather.Workdir) -> dict[str, Any]:
 def _embed_pictures(
   workdir: gather.Workdir, held: Sequence[gather.Run | gather.Evaluation]
 ) -> dict[str, list[images.Picture]]:
-  """Returns the pictures of a workdir by what they belong to; together they have a limit."""
+  """Returns the pictures of a workdir by their owner; together they have a limit."""
   found = {each.name: images.find(each.folder) for each in held}
   count = sum(map(len, found.values()))
   left = min(count, images.MOST)
@@ -169,7 +169,7 @@ def _is_run(evaluation: gather.Evaluation, workdir: gather.Workdir) -> bool:
 
 
 def _describe(run: gather.Run) -> dict[str, Any]:
-  """Returns the figures of a run that a reader looks for first."""
+  """Returns the main figures of a run."""
   last = run.recipe.fields.get('num_steps')
   found = {'name': run.name, 'task': run.recipe.task, 'status': run.status}
   found['step'] = f'{run.step:,}' + (f' of {last:,}' if isinstance(last, int) else '')
@@ -180,7 +180,7 @@ def _describe(run: gather.Run) -> dict[str, Any]:
 
 
 def _list_runs(runs: Sequence[dict[str, Any]]) -> tables.Table:
-  """Makes a table of what tiles would show."""
+  """Returns a table in place of tiles."""
   columns = ['run', 'task', 'status', 'step', 'best', 'figure', 'at step', 'time of training']
   rows = []
   for run in runs:
@@ -197,7 +197,7 @@ def _clock(hours: float) -> str:
 
 
 def _find_best(run: gather.Run) -> dict[str, Any]:
-  """Returns the best figure of a run by which its checkpoints are kept; empty without one."""
+  """Returns the best value of the figure that ranks a run's checkpoints; empty without one."""
   by = str(run.recipe.meta.get('best', ''))
   name, sign = by.removeprefix('-'), -1 if by.startswith('-') else 1
   scored = [row for row in run.figures if math.isfinite(row.get(name, math.nan))]

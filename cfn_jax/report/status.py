@@ -1,6 +1,6 @@
-"""Whether a run trains, is finished, was stopped or has failed: from what its folder holds.
+"""The status of a run from its folder: it trains, is finished, was stopped or has failed.
 
-Nothing is touched: the lock is read, never taken. What cannot be known is 'unknown'.
+Nothing is changed: the lock is read, never taken. Without evidence the status is 'unknown'.
 """
 
 import dataclasses
@@ -13,19 +13,19 @@ from typing import Any
 from cfn_jax.training import lock, provenance
 
 WORDS = ('running', 'finished', 'stopped', 'failed', 'unknown')
-Start = Mapping[str, Any]  # a line of starts.jsonl, with the fields of its end where it has one
+Start = Mapping[str, Any]  # a line of starts.jsonl, with the fields of its end if it has one
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-  """One of `WORDS`, and what says so."""
+  """One of `WORDS`, and the evidence."""
 
   word: str
   why: str
 
 
 def pair_starts(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """Puts the two lines of each start together, see `provenance.recorded`; oldest first."""
+  """Joins the two lines of each start, see `provenance.recorded`; oldest first."""
   starts: dict[tuple[Any, ...], dict[str, Any]] = {}
   for line in lines:
     mark = tuple(str(line.get(name)) for name in ('host', 'pid', 'begun'))
@@ -36,13 +36,13 @@ def pair_starts(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def find(
   folder: pathlib.Path, starts: Sequence[Start], *, step: int, num_steps: int, scored: bool
 ) -> Status:
-  """Says how a run stands.
+  """Returns the status of a run.
 
   Args:
     starts: see `pair_starts`.
-    step: the newest that is logged or saved.
-    num_steps: the last one; 0: not known.
-    scored: the figures that it was trained for are there.
+    step: the newest logged or saved one.
+    num_steps: the last step; 0: unknown.
+    scored: its final figures exist.
   """
   path = folder / lock.NAME
   try:
@@ -62,7 +62,7 @@ def find(
 
 
 def _judge_files(folder: pathlib.Path, *, step: int, num_steps: int, scored: bool) -> Status:
-  """Judges a run whose starts are not recorded."""
+  """Returns the status of a run without recorded starts."""
   if scored:
     return Status('finished', 'its figures are there')
   if num_steps and step >= num_steps:
@@ -78,10 +78,10 @@ def _judge_files(folder: pathlib.Path, *, step: int, num_steps: int, scored: boo
 
 
 def _judge_process(owner: Mapping[str, Any], file: str, *, since_renewed: float | None) -> Status:
-  """Judges a run whose end is not recorded by the process that a file names.
+  """Returns the status of a run without a recorded end, from the process that a file names.
 
   Args:
-    since_renewed: seconds; None for a file that is not renewed.
+    since_renewed: seconds; None for a file without renewals.
   """
   pid, host = owner.get('pid'), str(owner.get('host'))
   who = f'process {pid} on {host}'
@@ -98,7 +98,7 @@ def _judge_process(owner: Mapping[str, Any], file: str, *, since_renewed: float 
 
 
 def clock(seconds: Any) -> str:
-  """Returns a time stamp as text; '' for what is none.
+  """Returns a time stamp as text; '' for anything else.
 
   >>> clock('x')
   ''

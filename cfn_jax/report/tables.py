@@ -1,4 +1,4 @@
-"""Tables of a report: figures of evaluations, fields of configs, what runs were made with."""
+"""Tables of a report: figures of evaluations, fields of configs, recipes of runs."""
 
 import dataclasses
 import math
@@ -9,12 +9,12 @@ from typing import Any
 from cfn_jax import config_files, fields
 from cfn_jax.report import gather, status
 
-MOST_COLUMNS = 24  # of a table; another one holds what is left
+MOST_COLUMNS = 24  # largest number of columns; another table has the rest
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """Rows of text or numbers under columns; numbers as they are, the page rounds them."""
+  """Rows of text or numbers under columns. The page rounds numbers."""
 
   title: str
   columns: list[str]
@@ -22,9 +22,9 @@ class Table:
 
 
 def tabulate(results: Mapping[str, Any]) -> list[Table]:
-  """Makes tables of what results.json holds: single figures of each run, then figures by class.
+  """Makes tables of results.json: single figures of each run, then figures by class.
 
-  Layers, where a run has figures of several, are rows of their own.
+  If a run has figures of several layers, these are rows of their own.
   """
   runs = results.get('runs')
   rows: dict[str, Mapping[str, Any]] = {}
@@ -75,7 +75,7 @@ def _tabulate_single(rows: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _tabulate_nested(rows: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-  """Makes a table of each group of figures, such as those by class, with a column for each run."""
+  """Makes a table of each group of figures, such as those by class, with a column per run."""
   groups: dict[str, dict[str, Mapping[str, Any]]] = {}
   for run, found in rows.items():
     for key, value in found.items():
@@ -108,7 +108,7 @@ def _tabulate_published(published: Mapping[str, Any]) -> Table:
 
 
 def show(value: Any) -> str:
-  """Returns a value as a table shows it: few digits, nothing for what there is not.
+  """Returns a value for a table: few digits, 'n/a' for None.
 
   >>> show(0.123456), show(None), show(4500), show(1e-9), show(True), show(100.0)
   ('0.1235', 'n/a', '4,500', '1e-09', 'True', '100')
@@ -132,7 +132,7 @@ def tabulate_changed(recipe: gather.Recipe) -> Table:
 
 
 def compare_fields(recipes: Mapping[str, gather.Recipe]) -> list[Table]:
-  """Makes a table of the fields that differ among recipes of a task, for each task with several."""
+  """Makes a table of the fields that differ among recipes, for each task with several."""
   tables = []
   known = {name: recipe for name, recipe in recipes.items() if recipe.fields}
   for task in dict.fromkeys(recipe.task for recipe in known.values()):
@@ -149,7 +149,7 @@ def compare_fields(recipes: Mapping[str, gather.Recipe]) -> list[Table]:
 
 
 def describe_recipe(recipe: gather.Recipe) -> list[tuple[str, str]]:
-  """Returns what is known of how something was made: (what, value)."""
+  """Returns the rows of a recipe: (what, value)."""
   last = recipe.starts[-1] if recipe.starts else {}
   versions = last.get('versions')
   if isinstance(versions, Mapping):
@@ -175,7 +175,7 @@ def show_field(value: Any) -> str:
 
 
 def _write_command(recipe: gather.Recipe) -> str:
-  """Writes the command that sets the fields which differ from the paper's config."""
+  """Returns the command that sets the fields that differ from the paper's config."""
   try:
     name = config_files.configs_by_task()[recipe.task]
   except KeyError:

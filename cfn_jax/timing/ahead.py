@@ -1,7 +1,7 @@
-"""Compiles the training step of a config for a machine that is not here, for `benchmark compile`.
+"""Compiles the training step of a config for another machine, for `benchmark compile`.
 
-A process of its own for each target: `python -m cfn_jax.timing.ahead` reads its options from a line
-of JSON on stdin, and answers in one on stdout. The environment is what compile.py makes it.
+Each target has its own process: `python -m cfn_jax.timing.ahead` reads its options from a line of
+JSON on stdin and answers with one on stdout. compile.py sets the environment.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def compile_step(
 ) -> tuple[dict[str, Any], program.Program | None]:
   """Compiles the step; returns the figures of the JSON line with a note, and the program.
 
-  Where the compiler finds no room, there is no program, and figures are None.
+  If the step does not fit, there is no program, and figures are None.
   """
   machine, mesh = hardware.find_machine(target), make_mesh(target)
   config = steps.read_config(arguments)
@@ -106,7 +106,7 @@ def compile_step(
 
 
 def read_room(message: str) -> tuple[float, float]:
-  """Reads from a TPU compiler's error what a step takes and what there is, in bytes; 0: nothing.
+  """Reads the needed and the available bytes from a TPU compiler's error; 0: unknown.
 
   >>> read_room('Ran out of memory in memory space hbm. Used 31.50G of 15.75G hbm.')
   (33822867456.0, 16911433728.0)
@@ -119,16 +119,16 @@ def read_room(message: str) -> tuple[float, float]:
 
 
 def say_room(needed: float, there: float, fixed: float, batch: int, unit: int) -> str:
-  """Says how much a step takes beyond a device's memory, and about what batch would fit.
+  """Returns how much memory a step lacks, and roughly what batch size would fit.
 
   Args:
-    needed, there, fixed: bytes of a device: of the step, of its memory, of the state.
-    unit: what a batch must be a multiple of.
+    needed, there, fixed: bytes of a device: for the step, its memory, for the state.
+    unit: a batch size must be a multiple of it.
 
   >>> say_room(40 * 2**30, 16 * 2**30, 2**30, 256, 4)
   'it takes 40.0 GiB a device, 24.0 too many: a batch of some 92, or --accumulate-steps'
   """
-  room = max(0, 0.95 * there - fixed)  # temporaries do not quite shrink with the batch
+  room = max(0, 0.95 * there - fixed)  # temporaries shrink a little less than the batch
   fitting = int(batch * room / (needed - fixed)) // unit * unit
   smaller = f'a batch of some {fitting}, or ' if fitting else ''
   taken, missing = needed / 2**30, (needed - there) / 2**30
@@ -138,7 +138,7 @@ def say_room(needed: float, there: float, fixed: float, batch: int, unit: int) -
 def measure(
   read: program.Program | None, machine: hardware.Machine, *, dtype: str, precision: str
 ) -> dict[str, Any]:
-  """Returns what a program says of one run on one device; None for each where there is none."""
+  """Returns the figures of one run of a program on one device; None without a program."""
   if not read:
     return dict.fromkeys(FIGURES)
   cost = read.cost

@@ -35,7 +35,7 @@ from cfn_jax.timing import hardware, steps
 from cfn_jax.training import devices, settings
 
 EXTRA = "pip install -e '.[compile]'"
-COLUMNS = {  # of the table of several targets: the figure, and its unit
+COLUMNS = {  # for the table of several targets: the figure, and its unit
   'fits': ('fits', 1),
   'arguments, MB': ('argument_bytes', 1e6),
   'temporaries, MB': ('temporary_bytes', 1e6),
@@ -64,9 +64,9 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   """Compiles for each target in a process of its own; returns the figures of the JSON lines.
 
   Raises:
-    CfnError: options that no step can have, or a compiler that is missing.
+    CfnError: an option is impossible, or a compiler is missing.
   """
-  jax.config.update('jax_platforms', 'cpu')  # no other device is asked for here
+  jax.config.update('jax_platforms', 'cpu')  # no other device is used here
   devices.check_platform()
   targets = arguments.target.split(',')
   machines = [hardware.find_machine(target) for target in targets]
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   for platform in sorted({machine.platform for machine in machines}):
     check_compiler(platform)
   if arguments.dump:
-    with pathlib.Path(arguments.dump).open('ab'):  # what cannot be written is said at once
+    with pathlib.Path(arguments.dump).open('ab'):  # fails at once if it cannot be written
       pass
   found = []
   for target in targets:
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def check_config(config: ml_collections.ConfigDict, targets: Sequence[str]) -> None:
-  """Raises CfnError for a step that nobody could take, before any compilation."""
+  """Raises CfnError for an impossible step, before any compilation."""
   if config.num_devices:
     raise CfnError(f'num_devices = {config.num_devices}: --target says how many devices there are')
   for target in targets:
@@ -108,7 +108,7 @@ def check_config(config: ml_collections.ConfigDict, targets: Sequence[str]) -> N
 
 
 def check_compiler(platform: str) -> None:
-  """Raises CfnError where the compiler of a platform is missing, or made for another JAX."""
+  """Raises CfnError if the compiler of a platform is missing, or made for another JAX."""
   pinned = re.compile(r'libtpu==([\d.]+\.)\*')
   required = (pinned.match(line) for line in importlib.metadata.requires('jax') or [])
   libtpu = next((match[1] for match in required if match), '')
@@ -133,7 +133,7 @@ def check_compiler(platform: str) -> None:
 
 
 def make_environment() -> dict[str, str]:
-  """Returns the environment of a compilation: on the CPU, asking no network and no driver."""
+  """Returns the environment of a compilation: on the CPU, without network and driver."""
   flags = os.environ.get('XLA_FLAGS', '').split()
   nvidia = importlib.util.find_spec('nvidia')
   for folder in (nvidia and nvidia.submodule_search_locations) or ():
@@ -142,7 +142,7 @@ def make_environment() -> dict[str, str]:
   return {
     **os.environ,
     'JAX_PLATFORMS': 'cpu',
-    'JAX_ENABLE_COMPILATION_CACHE': 'false',  # each compilation is one, and timed
+    'JAX_ENABLE_COMPILATION_CACHE': 'false',  # each compilation is a real, timed one
     'XLA_FLAGS': ' '.join(flags),
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost',
@@ -156,7 +156,7 @@ def compile_for(
   """Compiles for one target; returns its figures and its costliest operations.
 
   Raises:
-    CfnError: it cannot be done; why.
+    CfnError: it fails, with the reason.
   """
   request = json.dumps({'target': target, 'options': vars(arguments), 'parent': os.getpid()})
   done = subprocess.run(

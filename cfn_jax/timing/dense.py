@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   """Times both; returns the figures of the JSON line.
 
   Raises:
-    CfnError: options that no step can have.
+    CfnError: an option is impossible.
   """
   command_lines.check_numbers(arguments, LIMITS)
   config = steps.read_config(arguments, steps.DENSE)

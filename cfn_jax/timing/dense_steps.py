@@ -1,6 +1,6 @@
-"""Detection and segmentation without their data: the run of a config, and rows of noise for it.
+"""Detection and segmentation without data: the run of a config, and rows of noise for it.
 
-Of photographs of 500 x 375 px, as most of VOC's are. See steps.py for the other tasks.
+Images have 500 x 375 px, like most of VOC's. See steps.py for the other tasks.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ CLASSES = tuple(f'class {i}' for i in range(20))
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-  """A run whose trunk is drawn, and a row of its training and of its test on the largest canvas.
+  """A run with a drawn trunk, and rows of its training and test on the largest canvas.
 
   Attributes:
-    unit: what is counted besides images: `train_units` and `test_units` of them in a row.
+    unit: the counted things besides images: `train_units` and `test_units` per row.
   """
 
   run: runs.Run
@@ -37,7 +37,7 @@ class Dense:
 def make_detection(
   config: ml_collections.ConfigDict, noise: record.Source, *, regions: int
 ) -> Dense:
-  """Builds a detection of 20 classes; `regions`: of a test image."""
+  """Builds a detection of 20 classes; `regions`: their number per test image."""
   count = len(CLASSES)
   reader = pipeline.Reader(noise, seed=config.seed)
   objects = voc_objects.Objects(

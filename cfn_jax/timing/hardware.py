@@ -1,6 +1,6 @@
-"""Accelerators: what they reach at most, and those that a step can be compiled for from afar.
+"""Accelerators: their peak figures, and those that a step can be compiled for.
 
-Figures of the makers' data sheets: dense FLOP/s, bytes a second, bytes. A leaf: no JAX.
+Figures of the makers' data sheets: dense FLOP/s, bytes per second, bytes. A leaf: no JAX.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ PEAKS = {
 
 
 def find_peak(kind: str, dtype: str, precision: str) -> float:
-  """Returns the FLOP/s that one device of a kind can reach at most; 0 where it is not known.
+  """Returns the peak FLOP/s of one device of a kind; 0 if unknown.
 
-  A TPU multiplies in bfloat16 passes, whatever the type.
+  A TPU multiplies in bfloat16 passes for every type.
 
   >>> find_peak('NVIDIA H100 80GB HBM3', 'bfloat16', 'default') / 1e12
   989.0
@@ -41,12 +41,12 @@ class Machine:
   """A kind of device that programs are compiled for.
 
   Attributes:
-    kind: as JAX calls the device; a key of `PEAKS`.
-    platform: of the compiler: `tpu` or `cuda`.
-    shapes: that a target may ask for: chips of a TPU slice, or a number of GPUs.
-    bandwidth: bytes a second of a device's memory.
-    memory: bytes of it that JAX takes; of a GPU's three quarters, unless the environment says more.
-    flops_a_cycle: of the matrix units, in bfloat16; 0 where the compiler estimates no cycles.
+    kind: JAX's name of the device; a key of `PEAKS`.
+    platform: that of the compiler: `tpu` or `cuda`.
+    shapes: possible targets: chips of a TPU slice, or numbers of GPUs.
+    bandwidth: bytes per second of a device's memory.
+    memory: bytes that JAX uses; three quarters of a GPU's, unless the environment says more.
+    flops_a_cycle: those of the matrix units, in bfloat16; 0 if the compiler estimates no cycles.
   """
 
   kind: str
@@ -65,7 +65,7 @@ MACHINES = {
 }
 GPUS_A_HOST = 8
 TARGETS = tuple(f'{name}:{shape}' for name, machine in MACHINES.items() for shape in machine.shapes)
-# What the compiler asks of an H100 SXM; read from one, in XLA's own names (GpuTargetConfigProto).
+# The compiler's description of an H100 SXM, read from one, in XLA's names (GpuTargetConfigProto).
 H100 = """
 gpu_device_info {
   cuda_compute_capability { major: 9 }
@@ -104,10 +104,10 @@ def count_devices(target: str) -> int:
 
 
 def find_machine(target: str) -> Machine:
-  """Returns the machine of a target, as `v5e:2x2` names it.
+  """Returns the machine of a target, such as `v5e:2x2`.
 
   Raises:
-    CfnError: there is no such target; which there are.
+    CfnError: there is no such target; with those that exist.
   """
   if target not in TARGETS:
     raise CfnError(f"--target: '{target}' is none of {', '.join(TARGETS)}")

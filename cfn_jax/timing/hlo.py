@@ -11,7 +11,7 @@ import re
 
 from cfn_jax.errors import CfnError
 
-BITS = {'pred': 8, 'bf16': 16, 'c64': 64, 'c128': 128}  # others are named after theirs: f32, u8
+BITS = {'pred': 8, 'bf16': 16, 'c64': 64, 'c128': 128}  # other names contain their bits: f32, u8
 _SHAPE = re.compile(r'\b([a-z]+[0-9]*[a-z0-9]*)\[([0-9,<=]*)\]')
 _OPERATION = re.compile(r'\s*(?:ROOT )?%?([^ ]+) = (.*)')
 _CALLED = re.compile(
@@ -21,7 +21,7 @@ _CALLED = re.compile(
 
 
 class ProgramError(CfnError):
-  """A text that is no program, or holds what cannot be counted."""
+  """A text that is no program, or has a part that cannot be counted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Shape:
 
   @property
   def size(self) -> int:
-    """The number of values."""
+    """Returns the number of values."""
     return math.prod(self.sides)
 
   @property
   def bytes(self) -> int:
-    """The bytes of the values, without what a layout adds to them."""
+    """Returns the bytes of the values, without the padding of a layout."""
     digits = re.search(r'\d+', self.type)  # a token has none, and no bytes
     bits = BITS.get(self.type) or (int(digits[0]) if digits else 0)
     return math.ceil(self.size * bits / 8)
@@ -52,11 +52,11 @@ class Operation:
   kind: str  # 'fusion', 'convolution', ...
   results: tuple[Shape, ...]
   operands: tuple[str, ...]
-  rest: str  # what stands behind the operands
+  rest: str  # the text after the operands
 
   @property
   def called(self) -> list[str]:
-    """Computations that the operation runs."""
+    """Returns the computations that the operation runs."""
     names = itertools.chain.from_iterable(
       (several or one).split(',') for several, one in _CALLED.findall(self.rest)
     )
@@ -64,24 +64,24 @@ class Operation:
 
   @property
   def cycles(self) -> int:
-    """The compiler's estimate for one run; 0 where it makes none."""
+    """Returns the compiler's estimate for one run; 0 without one."""
     found = re.search(r'"estimated_cycles":"?(\d+)', self.rest)
     return int(found[1]) if found else 0
 
   def value(self, name: str) -> str:
-    """Returns what stands behind `name=`, up to a blank or a comma; '' where it is absent."""
+    """Returns the value after `name=`, up to a blank or a comma; '' if it is absent."""
     found = re.search(rf'\b{name}=(\{{[^}}]*\}}|[^ ,]+)', self.rest)
     return found[1] if found else ''
 
 
 class Sources:
-  """The lines of source that a program's operations come from."""
+  """The source lines of a program's operations."""
 
   def __init__(self, text: str) -> None:
     self._text = text
 
   def find(self, operation: Operation, package: str) -> str:
-    """Returns 'file:line' of the innermost frame of the package, or of all."""
+    """Returns 'file:line' of the innermost frame of the package, or of any."""
     frame = int(operation.value('stack_frame_id').rstrip('}') or 0)
     innermost = ''
     while frame:
@@ -105,7 +105,7 @@ class Sources:
   @functools.cached_property
   def _frames(self) -> dict[int, tuple[int, int]]:
     pattern = r'\{file_location_id=(\d+)(?: parent_frame_id=(\d+))?'
-    # A parent is numbered from 1, which says that there is none.
+    # Parents are numbered from 1, which means none.
     return {int(n): (int(a), int(b or 1) - 1) for n, a, b in self._table('StackFrames', pattern)}
 
   def _table(self, name: str, pattern: str) -> list[tuple[str, ...]]:
@@ -114,7 +114,7 @@ class Sources:
 
 
 def read_computations(text: str) -> tuple[dict[str, dict[str, Operation]], str]:
-  """Returns the operations of each computation, by name, and the name of the one that is run.
+  """Returns the operations of each computation, by name, and the name of the entry computation.
 
   Raises:
     ProgramError: there is none.

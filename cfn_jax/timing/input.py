@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   """Times the loader; returns the figures of the JSON line.
 
   Raises:
-    CfnError: options or images that no run can have.
+    CfnError: an option or the images are impossible.
   """
   command_lines.check_numbers(arguments, LIMITS)
   config = command.load_config(arguments.config, tasks=command.PUZZLES)
@@ -97,7 +97,7 @@ def open_input(
 def time_stages(
   reader: pipeline.Reader, make: transform.MakePuzzle, *, batch_size: int, seconds: float
 ) -> dict[str, float]:
-  """Times the stages one by one, in this thread, and reading and decoding alone."""
+  """Times the stages one by one in this thread, and reading and decoding alone."""
   spent = dict.fromkeys(STAGES, 0.0)
   done, began = 0, time.perf_counter()
   while time.perf_counter() - began < seconds:
@@ -108,7 +108,7 @@ def time_stages(
     for index in indices:
       reader.source[index]
     marks.append(time.process_time())
-    visits = [reader.train(place) for place in places]  # reads again, which is taken off
+    visits = [reader.train(place) for place in places]  # reads again, which is subtracted
     marks.append(time.process_time())
     examples = [make(visit) for visit in visits]
     marks.append(time.process_time())

@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Makes the set once in this process, where nothing of it was made before.
+  """Makes the set once in this process, from a cold start.
 
-  `seconds` is CPU time of all threads, for everything from the table of all permutations to the
-  finished set; `process_seconds` counts from the start of the interpreter, imports and summary too.
+  `seconds` is the CPU time of all threads, from the table of all permutations to the finished set.
+  `process_seconds` counts from the start of the interpreter, with imports and summary.
   """
   start = time.process_time()
   made = permutations.make_permutations(

@@ -1,4 +1,4 @@
-"""Measures what bfloat16 costs the gradient: its relative error against float32, layer by layer.
+"""Measures the relative error of the gradient in bfloat16 against float32, layer by layer.
 
     python -m cfn_jax.benchmark precision --images=DIR --batch=16
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   """Compares the gradients; returns the figures of the JSON line.
 
   Raises:
-    ValueError: options or images that no run can have.
+    ValueError: an option or the images are impossible.
   """
   command_lines.check_numbers(arguments, LIMITS)
   config = command.load_config(arguments.config, tasks=command.PUZZLES)

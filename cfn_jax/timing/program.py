@@ -1,9 +1,8 @@
-"""Counts what a compiled program moves, computes and repeats, from the text of its scheduled HLO.
+"""Counts bytes, arithmetic and repetitions of a compiled program from its scheduled HLO.
 
-No JAX: a program that was written to a file is read anywhere. Figures are those of one
-device, of the entry computation with its loops times their trips, and of the larger of two
-branches. An operation's bytes are those of its operands and results: what a fusion keeps to itself
-never leaves the chip.
+No JAX: a program in a file can be read anywhere. Figures are those of one device, for the entry
+computation with its loops times their trips, and for the larger of two branches. An operation's
+bytes are those of its operands and results: the inner values of a fusion never leave the chip.
 """
 
 import collections
@@ -32,7 +31,7 @@ _PADDING = re.compile(r'(-?\d+)_(-?\d+)')
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """What a computation costs one device."""
+  """The cost of a computation on one device."""
 
   bytes: float = 0
   flops: float = 0
@@ -47,7 +46,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """An operation with its cost in all its runs and the line of source that it comes from."""
+  """An operation with the cost of all its runs and its source line."""
 
   cost: Cost
   kind: str
@@ -59,7 +58,7 @@ class Program:
   """A compiled program.
 
   Raises:
-    ProgramError: the text is none.
+    ProgramError: the text is no program.
   """
 
   def __init__(self, text: str) -> None:
@@ -69,13 +68,13 @@ class Program:
 
   @functools.cached_property
   def cost(self) -> Cost:
-    """The cost of one run."""
+    """Returns the cost of one run."""
     return self._cost(self._entry)
 
   def count(self, *kinds: str) -> dict[str, int]:
-    """Counts the operations of some kinds, each where it stands, in the order of `kinds`.
+    """Counts the operations of some kinds, once each, in the order of `kinds`.
 
-    A collective that starts and ends in two operations is one.
+    A collective with two operations, for its start and end, counts once.
     """
     found = collections.Counter(
       operation.kind.removesuffix('-start')
@@ -86,10 +85,10 @@ class Program:
     return {kind: found[kind] for kind in kinds if found[kind]}
 
   def costliest(self, top: int, package: str) -> list[Line]:
-    """Returns the operations with the most cycles, or bytes where there are no cycles.
+    """Returns the operations with the most cycles, or bytes if there are no cycles.
 
     Args:
-      package: whose lines are named; the innermost where none of it is on the stack.
+      package: its lines are named, or the innermost line if none is on the stack.
     """
     lines = [
       Line(cost, operation.kind, operation.name, self._sources.find(operation, package))
@@ -98,7 +97,7 @@ class Program:
     return sorted(lines, key=lambda line: (-line.cost.cycles, -line.cost.bytes))[:top]
 
   def _walk(self, computation: str, trips: int) -> Iterator[tuple[hlo.Operation, Cost]]:
-    """Yields the operations that cost something, with those of loops, branches and calls."""
+    """Yields the operations with a cost, including those of loops, branches and calls."""
     operations = self._computations[computation]
     for operation in operations.values():
       if operation.kind in FREE:
@@ -121,7 +120,7 @@ class Program:
     return max(operation.called, key=lambda name: dataclasses.astuple(self._cost(name)))
 
   def _trips(self, operation: hlo.Operation) -> int:
-    """Returns the trips of a loop: as the compiler knows them, or its limit, counted by ones."""
+    """Returns the trips of a loop: the compiler's number, or its limit, counted by ones."""
     if known := re.search(r'"known_trip_count":\{"n":"?(\d+)', operation.rest):
       return int(known[1])
     condition = self._computations[operation.value('condition').lstrip('%')].values()
@@ -136,9 +135,9 @@ class Program:
     return limits.pop()
 
   def _own(self, operation: hlo.Operation, operations: dict[str, hlo.Operation]) -> Cost:
-    """Returns the cost of an operation that runs once: what it moves and what it computes."""
+    """Returns the cost of one run of an operation: its bytes and its arithmetic."""
     moved = 0
-    if not operation.kind.endswith('-done'):  # counted where it started
+    if not operation.kind.endswith('-done'):  # counted at its start
       moved += sum(self._sizes(name, operations) for name in operation.operands)
     if not operation.kind.endswith('-start'):
       moved += sum(shape.bytes for shape in operation.results)
@@ -148,7 +147,7 @@ class Program:
     return sum(shape.bytes for shape in operations[name].results) if name in operations else 0
 
   def _flops(self, operation: hlo.Operation, operations: dict[str, hlo.Operation]) -> float:
-    """Counts two for each multiply-add of products and convolutions, those inside fusions too."""
+    """Counts two per multiply-add of products and convolutions, including those in fusions."""
     shapes = [
       operations[name].results[0]
       for name in operation.operands
@@ -180,7 +179,7 @@ def _count_product(operation: hlo.Operation, left: hlo.Shape) -> float:
 def _count_convolution(
   operation: hlo.Operation, left: hlo.Shape, right: hlo.Shape, out: hlo.Shape
 ) -> float:
-  """Counts the taps that meet a value and not padding or a hole, as XLA's own count does."""
+  """Counts the taps that meet a value, not padding or a hole, like XLA's own count."""
   axes_left, axes_right, axes_out = re.findall(r'[0-9a-z?]+', operation.value('dim_labels'))
   spatial = sorted(letter for letter in axes_out if letter.isdigit())
   window = dict(part.split('=') for part in operation.value('window').strip('{}').split())

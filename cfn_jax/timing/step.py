@@ -1,4 +1,4 @@
-"""Measures the training step: all that a real step does on the device, on puzzles of noise.
+"""Measures the full training step on the device, on puzzles of noise.
 
     python -m cfn_jax.benchmark step --batch=16 --steps=5
     python -m cfn_jax.benchmark step --config=cfn:small --dtype=bfloat16
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   """Times the step; returns the figures of the JSON line.
 
   Raises:
-    ValueError: options that no step can have.
+    ValueError: an option is impossible.
   """
   command_lines.check_numbers(arguments, LIMITS)
   config = steps.read_config(arguments, command.PUZZLES)
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     'compile_seconds': compile_seconds,
     'flops_per_puzzle': flops / k,
     'flops_per_second': flops * images_per_second,
-    'share_of_peak': share,  # 0: the peak is not known
+    'share_of_peak': share,  # 0: the peak is unknown
     'peak_memory_mb': peak_memory_mb(),
     'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
     'batch': config.batch_size,
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def peak_memory_mb() -> float:
-  """Returns the peak memory of the first device, or of the process where devices do not tell."""
+  """Returns the peak memory of the first device, or of the process if devices do not report it."""
   stats = jax.devices()[0].memory_stats() or {}
   if 'peak_bytes_in_use' in stats:
     return float(stats['peak_bytes_in_use'] / 2**20)

@@ -1,6 +1,6 @@
-"""The training step of a config, with a batch of noise in the place of its data.
+"""The training step of a config, with a batch of noise instead of its data.
 
-Of pretext tasks and classifiers of labelled images: `benchmark step` times it, `benchmark compile`
+For pretext tasks and classifiers of labelled images. `benchmark step` times it, `benchmark compile`
 compiles it.
 """
 
@@ -33,7 +33,7 @@ TRAINED = (*command.PUZZLES, 'context_encoder', *CLASSES, *DENSE)  # tasks that 
 
 
 class Noise(record.Source):
-  """A source of one image, for tasks that are never asked for a batch."""
+  """A source of one image, for tasks that make no batch."""
 
   class_names: tuple[str, ...] = ()
   fingerprint = 'noise'
@@ -63,7 +63,7 @@ def read_config(
   """Reads the config that the options choose.
 
   Raises:
-    CfnError: options that no step can have; a config of another task.
+    CfnError: an option is impossible, or the config has another task.
   """
   command_lines.check_numbers(arguments, LIMITS)
   config = command.load_config(arguments.config, tasks=tasks)
@@ -84,7 +84,7 @@ def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.nd
   """Builds the task of a config and a batch `[1, ...]`, without its data and weights.
 
   Raises:
-    CfnError: what is wrong in the config.
+    CfnError: with the fault in the config.
   """
   noise = pipeline.Reader(Noise(), seed=config.seed)
   if config.task in command.PUZZLES:
@@ -101,7 +101,7 @@ def make(config: ml_collections.ConfigDict) -> tuple[tasks.Task, dict[str, np.nd
 
 
 def make_dense(config: ml_collections.ConfigDict, *, regions: int = 2000) -> dense_steps.Dense:
-  """Builds a detection, with that many regions of a test image, or a segmentation."""
+  """Builds a detection, with `regions` per test image, or a segmentation."""
   if config.task == 'voc_detection':
     return dense_steps.make_detection(config, Noise(), regions=regions)
   return dense_steps.make_segmentation(config, Noise())
@@ -157,7 +157,7 @@ def make_batch(pretext: pretexts.Pretext, size: int) -> dict[str, np.ndarray]:
 
 
 def count_flops(pretext: pretexts.Pretext) -> float:
-  """Counts the operations of a step per image: two for each multiply-add, forward and backward.
+  """Counts the operations of a step per image: two per multiply-add, forward and backward.
 
   The backward pass costs twice the forward one, except in conv1, which needs no gradient of its
   input.
