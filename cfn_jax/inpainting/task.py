@@ -1,8 +1,8 @@
-"""The context encoder, handed to the one training loop: what is hidden in a view?
+"""The context encoder as a task for the training loop: it fills in hidden pixels of a view.
 
-Pathak et al., 2016: a rival of the jigsaw in the paper's table 1. No label: a network sees a view
-whose hidden pixels have the mean colour, and is judged by what it fills in there. Without the
-adversarial loss, as the features of its tables were learned.
+Pathak et al., 2016: a rival of the jigsaw in the paper's table 1. It needs no label: a network sees
+a view whose hidden pixels have the mean colour, and is scored by its filling. It has no adversarial
+loss, like the features in their tables.
 """
 
 import dataclasses
@@ -36,17 +36,17 @@ LIMITS = {
   'input.std': (1e-6, 1e6),
 }
 COMPARED = ('val_loss', 'val_mean_colour_loss', 'val_own_colour_loss')
-MEASURED = 64  # views whose error with the mean colour is the loss of chance
+MEASURED = 64  # number of views to measure the loss of chance on
 
 
 @dataclasses.dataclass(frozen=True)
 class Inpainting:
-  """All that a config's task is made of, opened and checked.
+  """The parts of a config's task, opened and checked.
 
   Attributes:
-    input: how views are prepared; hidden pixels become 0, which is the mean colour.
-    target: what is filled in: pixels minus the mean, over their standard deviation.
-    power: of the error: 2 (L2) or 1 (L1).
+    input: preparation of views; hidden pixels become 0, the mean colour.
+    target: the target of a filling: pixels minus the mean, over their standard deviation.
+    power: power of the error: 2 (L2) or 1 (L1).
   """
 
   training: pipeline.Reader
@@ -64,7 +64,7 @@ class Inpainting:
     return dataclasses.replace(self.holes, views=once)
 
   def fill(self, params: Any, batch: tasks.Batch) -> jax.Array:
-    """Returns what the network fills in, `[B, px, px, 3]` in units of the target."""
+    """Returns the network's fillings `[B, px, px, 3]`, in units of the target."""
     seen = ~batch['hidden'][..., None]
     filled: Any = self.model.apply({'params': params}, self.input.prepare(batch['image']) * seen)
     return filled
@@ -74,7 +74,7 @@ class Inpainting:
     xp = np if isinstance(batch['image'], np.ndarray) else jnp
     hidden = batch['hidden'][..., None]
     error = xp.abs(filling - self.target.prepare(batch['image'])) ** self.power
-    # A row that only fills a batch up hides nothing.
+    # A row that fills up a batch hides nothing.
     return (error * hidden).sum((1, 2, 3)) / xp.maximum(3 * hidden.sum((1, 2, 3)), 1)
 
   def own_colour(self, batch: tasks.Batch) -> jax.Array:
@@ -86,12 +86,12 @@ class Inpainting:
 
   @functools.cached_property
   def chance(self) -> float:
-    """The error of filling in the mean colour, over the first views of training."""
+    """Returns the error of filling in the mean colour, over the first views of training."""
     found = []
     for position in range(min(MEASURED, len(self.training.source))):
       try:
         one = self.holes(self.training.train(position))
-      except images.BadImage:  # the run meets it itself
+      except images.BadImage:  # the run reports it
         continue
       found.append(float(self.errors(0.0, {name: value[None] for name, value in one.items()})[0]))
     return sum(found) / len(found) if found else math.nan
@@ -101,7 +101,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens the data and builds the task.
 
   Raises:
-    CfnError: what is wrong, where, and what would be right.
+    CfnError: with the fault, its place and the remedy.
   """
   settings.check(config)
   made = make_inpainting(
@@ -113,7 +113,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
 def execute(
   config: ml_collections.ConfigDict, made: Inpainting, task: tasks.Task, workdir: pathlib.Path
 ) -> dict[str, Any]:
-  """Pretrains a network; returns the last figures, empty where the run had finished before."""
+  """Pretrains a network; returns the last figures, empty if the run had finished before."""
   found = loop.run(task, config, workdir)
   if jax.process_index():
     return found
@@ -124,7 +124,7 @@ def execute(
     for row in metrics.read_rows(workdir / 'metrics.jsonl')
   ]
   whole = [row for row in rows if all(isinstance(figure, float) for figure in row[:-1])]
-  if whole:  # not one of them a nan, which is written as text
+  if whole:  # none of them is nan, which is written as text
     error, mean, own, step = min(whole)
     terminal.say(
       f'best at step {step:,}: validation error {error:.3f}; filling in the mean colour '
@@ -141,7 +141,7 @@ def make_inpainting(
   """Checks the fields and builds the network, then opens the images.
 
   Raises:
-    CfnError: what is wrong in the config or with the data.
+    CfnError: with the fault in the config or the data.
   """
   fields.check_numbers(config, LIMITS)
   v, m, i = config.views, config.mask, config.input
@@ -173,7 +173,7 @@ def make_inpainting(
 
 
 def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task:
-  """Builds what the training loop needs."""
+  """Builds the task for the training loop."""
   loading, view_px = feed.make_loading(config), config.views.view_px
   training = feed.Feed(made.training, made.holes, loading, config.batch_size)
   validation = feed.Feed(
@@ -230,13 +230,13 @@ def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task
 
 
 def _report(split: str, sums: Mapping[str, float]) -> dict[str, float]:
-  """Turns sums over examples into their means."""
-  count = sums['count'] or math.nan  # no step of the stretch was finite
+  """Returns the means from sums over examples."""
+  count = sums['count'] or math.nan  # no step of the interval was finite
   return {f'{split}_{name}': value / count for name, value in sums.items() if 'loss' in name}
 
 
 def make_fingerprint(config: ml_collections.ConfigDict, made: Inpainting) -> dict[str, Any]:
-  """Returns what a run may not change: what is hidden of which images, the network, the error."""
+  """Returns the fingerprint of a run: its masks and images, the network, the error."""
   return {
     'task': 'context_encoder',
     'seed': config.seed,

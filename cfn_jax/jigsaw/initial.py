@@ -1,8 +1,8 @@
 """Weights of another run, or of a file, as the start of a pretraining run (`init_from`).
 
-All of the trunk that the file holds is taken, and what fully connected layers fit; conv1 is adapted
-to how this run feeds it. fc8 is left out where its outputs stand for other permutations, so that a
-run with 1000 can start from one with 100. Used by task.py for a run that begins at step 0.
+It loads the file's trunk, and the fully connected layers that fit. conv1 is adapted to the input of
+this run. fc8 is left out if its outputs stand for other permutations, so a run with 1000 can start
+from one with 100. task.py uses it for a run that begins at step 0.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from cfn_jax.transfer import weights as weights_lib
 def load_initial(
   path: str, params: Mapping[str, Any], pretext: pretexts.Pretext
 ) -> tuple[dict[str, Any], str]:
-  """Returns the parameters with what `path` holds of them, and a line that says what was loaded.
+  """Returns the parameters with those in `path`, and a line about the loaded ones.
 
   Raises:
     WeightsError: it cannot be read; a layer of the trunk has other shapes; nothing fits.
@@ -38,8 +38,10 @@ def load_initial(
 
 
 def _read(path: str, pretext: pretexts.Pretext) -> tuple[weights_lib.Params, str]:
-  """Returns the layers that a path holds, as this run feeds them, and what to say of them."""
-  if isinstance(pretext.model, cfn.Stacked):  # no weights file holds such a trunk: its own runs do
+  """Returns the layers of a path, adapted to this run's input, and notes about them."""
+  if isinstance(
+    pretext.model, cfn.Stacked
+  ):  # no weights file has such a trunk; only its own runs do
     return checkpoints.read_params(pathlib.Path(path).expanduser()), ''
   weights = files.load_weights(path)
   theirs = weights.origin.get('permutations')
@@ -55,7 +57,7 @@ def _read(path: str, pretext: pretexts.Pretext) -> tuple[weights_lib.Params, str
 
 
 def _is_fed_alike(theirs: inputs.InputRecord, ours: inputs.InputRecord) -> bool:
-  """Tells whether both prepare a tile alike: by its own figures, whatever stands in for those."""
+  """Returns whether both prepare a tile in the same way: by its own figures."""
   own: dict[str, Any] = {'mean': ours.mean}
   if ours.normalization != 'mean':
     own['std'] = ours.std

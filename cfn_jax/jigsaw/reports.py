@@ -1,4 +1,4 @@
-"""What a pretraining run says in words: before it starts, and when it ends."""
+"""The words of a pretraining run: before it starts, and when it ends."""
 
 import math
 import pathlib
@@ -14,8 +14,8 @@ from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.models import alexnet
 from cfn_jax.training import metrics
 
-# What a plateau is compared with: sets up to this size leave chance within some thousand steps, at
-# this rate.
+# For advice on a plateau: sets up to this size leave chance within some thousand steps, at this
+# rate.
 EASY_SET = 100
 USUAL_RATE = 0.01
 
@@ -60,7 +60,7 @@ def summarize(
 
 
 def _describe_tiles(geometry: puzzle.Geometry) -> str:
-  """Says in words what is cut out of a crop."""
+  """Returns the tiles of a crop in words."""
   if geometry.turned:
     return f'{geometry.tiles} rotations of a tile of {geometry.tile_px} px'
   gap = f', {geometry.cell_gap_px} px apart' if geometry.cell_gap_px else ''
@@ -71,7 +71,7 @@ def _describe_tiles(geometry: puzzle.Geometry) -> str:
 
 
 def _describe_colours(geometry: puzzle.Geometry) -> str:
-  """Says in words what is done to the colours of a visit."""
+  """Returns the changes of a visit's colours in words."""
   told = [f'grey {geometry.grey_fraction:.0%}']
   if geometry.project_fraction:
     told.append(f'projected {geometry.project_fraction:.0%} of the others')
@@ -94,14 +94,14 @@ def _describe_questions(asked: questions.Questions) -> tuple[str, str]:
 
 
 def _describe_chance(name: str, asked: questions.Questions) -> tuple[str, str]:
-  """Returns a row about a guess; its loss is a logarithm where all answers are as likely."""
+  """Returns a row about a guess; its loss is a logarithm if all answers are equally likely."""
   equal = math.isclose(asked.chance_loss, math.log(asked.classes))
   loss = f'{f"ln {asked.classes} = " if equal else ""}{asked.chance_loss:.3f}'
   return name, f'accuracy {asked.chance_accuracy:.2%}, loss {loss}'
 
 
 def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str:
-  """Returns why a run of this config may stay at chance, and what helps; the likeliest first."""
+  """Returns why a run of this config may stay at chance, and what helps, the likeliest first."""
   m, count = config.model, len(asked)
   many = asked.name == 'jigsaw' and count > EASY_SET
   most = min(8, config.permutations.fixed_per_image or count) if asked.name == 'jigsaw' else 1
@@ -133,7 +133,7 @@ def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str
 
 
 def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path, what: str) -> None:
-  """Prints the figures with which a run ended, and those of its best evaluation, of `what`."""
+  """Prints the last figures of a run, and those of its best evaluation, of `what`."""
   rows = [row for row in metrics.read_rows(workdir / 'metrics.jsonl') if 'val_accuracy' in row]
   if not figures:
     terminal.say(f'{workdir}: the run is finished; more steps continue it')

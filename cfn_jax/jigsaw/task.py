@@ -1,8 +1,7 @@
-"""The pretext tasks, handed to the one training loop: questions about the tiles of an image.
+"""The pretext tasks for the training loop: questions about the tiles of an image.
 
-Paper, sections 3 and 4: which permutation shuffled the tiles? And its rivals, see questions.py.
-Closes over what pretext.py reads from the config, and hands the loop what `training/task.py` asks
-for.
+Paper, sections 3 and 4: which permutation shuffled the tiles? And its rivals, see questions.py. It
+builds the `training/task.py` interface from the parts that pretext.py reads from the config.
 """
 
 import dataclasses
@@ -45,7 +44,7 @@ def execute(
   task: tasks.Task,
   workdir: pathlib.Path,
 ) -> dict[str, Any]:
-  """Pretrains a network; returns the last figures, empty where the run had finished before."""
+  """Pretrains a network; returns the last figures, empty if the run had finished before."""
   if config.init_from:
     task = start_from(config, pretext, task, workdir)
   figures = loop.run(task, config, workdir)
@@ -60,7 +59,7 @@ def start_from(
   task: tasks.Task,
   workdir: pathlib.Path,
 ) -> tasks.Task:
-  """Lets step 0 take the weights that the config names; a resumed run needs them no more."""
+  """Loads the weights that the config names for step 0; a resumed run does not need them."""
   from cfn_jax.jigsaw import initial  # late: it imports the readers of all formats
 
   path = str(pathlib.Path(config.init_from))
@@ -73,7 +72,7 @@ def start_from(
 
 
 def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> tasks.Task:
-  """Builds what the training loop needs."""
+  """Builds the task for the training loop."""
   loading, asked, judged = feed.make_loading(config), pretext.questions, pretext.judged()
   training = feed.Feed(
     pretext.training, pretext.transform, loading, config.batch_size, group=pretext.group
@@ -133,9 +132,9 @@ def make_task(config: ml_collections.ConfigDict, pretext: pretexts.Pretext) -> t
 def make_evaluation(
   judged: pretexts.Pretext, asked: questions.Questions, batches: Callable[[], tasks.Batches]
 ) -> tasks.Evaluation:
-  """Builds the pass over the validation images: `val_...`, of the questions of training.
+  """Builds the pass over the validation images: `val_...`, for the questions of training.
 
-  Where more is asked, `val_all_pairs_...` are the figures of all.
+  If validation asks more, `val_all_pairs_...` are the figures of all questions.
   """
   subsets = {'val': judged.questions.find(asked)}
   if not np.all(subsets['val']):
@@ -167,7 +166,7 @@ def make_evaluation(
 def make_bits_evaluation(
   judged: pretexts.Pretext, asked: questions.Questions, batches: Callable[[], tasks.Batches]
 ) -> tasks.RowEvaluation:
-  """Builds the pass that gives jigsaws' bits, and the share of tiles put right, as well."""
+  """Builds the pass that also reports bits and the share of right tiles of jigsaws."""
 
   def measure(params: Any, batch: tasks.Batch) -> tasks.Totals:
     logits, answers, _ = _predict(judged, params, batch)
@@ -196,7 +195,7 @@ def _predict(
 def make_fingerprint(
   config: ml_collections.ConfigDict, pretext: pretexts.Pretext
 ) -> dict[str, Any]:
-  """Returns what a run may not change: the questions that it asks and the network that answers."""
+  """Returns the fingerprint of a run: its questions and its network."""
   asked = pretext.questions
   own = (
     {
@@ -222,7 +221,7 @@ def make_fingerprint(
 
 
 def _score(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> tasks.Totals:
-  """Sums cross-entropy, right answers and questions where the mask is 1."""
+  """Sums cross-entropy, right answers and questions over rows with mask 1."""
   losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   correct = jnp.argmax(logits, axis=-1) == labels
   mask = jnp.broadcast_to(mask, losses.shape)
@@ -234,7 +233,7 @@ def _score(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> tasks.Total
 
 
 def _report_validation(name: str, sums: Mapping[str, float]) -> dict[str, float]:
-  # Questions of one image are right or wrong together: the image is the independent unit.
+  # Questions of one image are correlated: the image is the independent unit.
   spread = (sums[f'{name}_{what}'] for what in ('images', 'shares', 'squares'))
   low, high = metrics.confidence_interval(*spread)
   count = sums[f'{name}_count']
@@ -248,7 +247,7 @@ def _report_validation(name: str, sums: Mapping[str, float]) -> dict[str, float]
 
 
 def _report_rows(permutations: np.ndarray, rows: Mapping[str, np.ndarray]) -> dict[str, float]:
-  """Returns the same figures of rows `[images, k]`, and bits and the share of tiles put right."""
+  """Returns the same figures of rows `[images, k]`, with bits and the share of right tiles."""
   shares = rows['correct'].mean(axis=1)
   figures = _report_validation(
     'val',

@@ -1,8 +1,8 @@
-"""What a study declares: its runs, their evaluations, its figures, and what is expected of them.
+"""The declaration of a study: its runs, their evaluations, its figures, and its claims.
 
-A study is a file, one of `configs/studies/` or one's own, whose `get_study` returns plain mappings;
-here they become frozen records, and whatever is wrong in them is named. docs/studies.md tells how
-one is written.
+A study is a file, one of `configs/studies/` or a user's own, whose `get_study` returns plain
+mappings. Here they become frozen records, and every fault in them is named. docs/studies.md
+describes them.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ from cfn_jax import config_files, names, places
 from cfn_jax.errors import CfnError
 
 UNITS = {'%': 100.0, 'bits': 1.0, 'steps': 1.0, 'images': 1.0, 'seconds': 1.0}  # and their scales
-Reference = tuple[str, ...]  # an evaluation, or '' for the run itself, and the way to its figure
+Reference = tuple[str, ...]  # an evaluation, or '' for the run itself, and the path of its figure
 _MISSING: Any = object()
 
 
 class StudyError(CfnError):
-  """A study that cannot be found, read or run: where, what, and what would be right."""
+  """A study that cannot be found, read or run, with the place, the fault and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Run:
   """A row of the table: a training run for each seed.
 
   Attributes:
-    fields: of its config, that make it differ from the other rows.
+    fields: fields of its config that differ from those of the other rows.
     start: the run whose checkpoint it starts from; '': from random weights.
-    stop_when_left: it ends as soon as it has left chance.
-    evaluations: the names of those that are made of it.
+    stop_when_left: it ends when it has left chance.
+    evaluations: the names of its evaluations.
     paper: the paper's figures, by name, in units of the table.
   """
 
@@ -48,7 +48,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """What is done with each run that names it: a config that tests weights, and its fields.
+  """An evaluation of each run that names it: a config that tests weights, and its fields.
 
   Attributes:
     config: FILE.py[:VARIANT] or NAME[:VARIANT]; '': the run's own, started from its checkpoint.
@@ -61,7 +61,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """A column of the table: a figure, less another one, or divided by one."""
+  """A column of the table: a figure, minus another one, or divided by one."""
 
   name: str
   take: Reference
@@ -70,13 +70,13 @@ class Figure:
   unit: str
 
   def references(self) -> list[Reference]:
-    """Returns those that there are."""
+    """Returns the references of the figure."""
     return [each for each in (self.take, self.minus, self.over) if each]
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A direction that is expected, and the sentence that says so: `figure` of one run is higher."""
+  """An expected direction, with a sentence: `figure` of one run is higher."""
 
   says: str
   figure: str
@@ -86,7 +86,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """A study as it was declared; `fields` are those that all its runs share."""
+  """A declared study; all its runs share `fields`."""
 
   name: str
   title: str
@@ -97,12 +97,12 @@ class Study:
   claims: Sequence[Claim]
 
   def describe(self) -> dict[str, Any]:
-    """Returns it as plain values."""
+    """Returns the study as plain values."""
     return dataclasses.asdict(self)
 
 
 def leave_out(study: Study, evaluations: Sequence[str]) -> Study:
-  """Returns a study without some of its evaluations: their figures stay empty."""
+  """Returns a study without some evaluations: their figures stay empty."""
   for name in evaluations:
     _know(f'--without={",".join(evaluations)}', 'evaluation', name, study.evaluations)
   runs = {
@@ -124,7 +124,7 @@ def load(text: str) -> Study:
   """Reads a study: a name of `list_names`, or a path to a file.
 
   Raises:
-    StudyError: there is none, or something in it is wrong.
+    StudyError: there is none, or it has a fault.
     ConfigError: the file cannot be executed.
   """
   places.check({'--study': text}, given=True)
@@ -140,10 +140,10 @@ def load(text: str) -> Study:
 
 
 def read(name: str, declared: Any) -> Study:
-  """Makes a study of what its file returned.
+  """Makes a study from the values of its file.
 
   Raises:
-    StudyError: names the part that is wrong.
+    StudyError: with the faulty part.
   """
   where = f'study {name}'
   top = _take(where, declared, {'title': str, 'runs': Mapping, 'figures': Mapping}, {
@@ -227,7 +227,7 @@ def _read_claim(
 
 
 def check_seeds(where: str, seeds: Sequence[Any]) -> None:
-  """Raises StudyError for seeds that no runs can have."""
+  """Raises StudyError for impossible seeds."""
   if not seeds or any(type(seed) is not int or seed < 0 for seed in seeds):
     raise StudyError(f'{where}: seeds = {seeds!r}: whole numbers, 0 or more, are needed')
   if len({*seeds}) < len(seeds):
@@ -243,7 +243,7 @@ def _check_fields(where: str, fields: Mapping[Any, Any]) -> None:
 
 
 def _check_order(study: str, runs: Mapping[str, Run]) -> None:
-  """Refuses starts that lead in a circle, or have no checkpoint of a run's seed."""
+  """Refuses starts that form a circle, or that have no checkpoint of a run's seed."""
   for name, run in runs.items():
     seen, each = {name}, run
     while each.start:
@@ -265,7 +265,7 @@ def _take(
   needed: Mapping[str, type],
   optional: Mapping[str, tuple[Any, type]] | None = None,
 ) -> dict[str, Any]:
-  """Returns the parts of a mapping, each of its type, with the defaults of those that lack."""
+  """Returns the parts of a mapping, each with its type, and defaults for missing ones."""
   optional = optional or {}
   if not isinstance(declared, Mapping):
     raise StudyError(f'{where}: a mapping is needed, not {type(declared).__name__}')

@@ -1,4 +1,4 @@
-"""What the checkpoints of a study take on the disk, against what is free there."""
+"""Compares the size of a study's checkpoints with the free disk space."""
 
 import pathlib
 import shutil
@@ -10,19 +10,19 @@ from cfn_jax import fields
 from cfn_jax.models import alexnet, trunk
 from cfn_jax.studies import declaration, executions
 
-ARRAY_BYTES = 4  # of each parameter, and of what the solver keeps beside it
+ARRAY_BYTES = 4  # of each parameter, and of each value of the solver's state
 
 
 def count_bytes(config: ml_collections.ConfigDict, parameters: int) -> int:
-  """Returns what the kept checkpoints of a run take."""
+  """Returns the bytes of the checkpoints that a run keeps."""
   arrays = 2 + (config.solver == 'adamw') + (config.ema_decay > 0)
   return ARRAY_BYTES * parameters * arrays * (config.keep_latest + config.keep_best)
 
 
 def count_tested(config: ml_collections.ConfigDict, trained: ml_collections.ConfigDict) -> int:
-  """Returns how many parameters the runs of an evaluation have, all together.
+  """Returns the number of parameters of all runs of an evaluation together.
 
-  Those that train AlexNet on labels are counted; what others train is small.
+  Only those that train AlexNet on labels count; the others are small.
   """
   values = fields.flatten(config)
   if 'views.view_px' not in values or 'model.fc7_features' not in values:
@@ -39,16 +39,16 @@ def count_tested(config: ml_collections.ConfigDict, trained: ml_collections.Conf
 
 
 def count_needed(left: Sequence[executions.Execution]) -> int:
-  """Returns what is still to be written: a save is whole before the one that it replaces goes."""
+  """Returns the bytes still to write; a save is complete before its predecessor is deleted."""
   sizes = [each.checkpoint_bytes for each in left]
   return sum(sizes) + max(sizes, default=0)
 
 
 def check(left: Sequence[executions.Execution], workdir: pathlib.Path) -> str:
-  """Returns a line on what checkpoints take and what is free.
+  """Returns a line with the bytes of checkpoints and the free bytes.
 
   Raises:
-    StudyError: there is too little.
+    StudyError: the disk is too small.
   """
   needed = count_needed(left)
   folder = next(path for path in (workdir, *workdir.parents) if path.is_dir())

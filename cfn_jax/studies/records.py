@@ -1,8 +1,8 @@
-"""What is known of an execution from its folder: whether it is done, and its figures.
+"""Reads an execution's folder: whether it is done, and its figures.
 
-`execution.json` says with which settings a folder was begun, and how that ended; `results.json`
-holds the figures: the evaluations write it themselves, for a training run it is written here out of
-`metrics.jsonl`. Figures are read from `results.json` alone.
+`execution.json` has the settings of a folder, and how the execution ended. `results.json` has the
+figures. Evaluations write it themselves; for a training run it is written here from
+`metrics.jsonl`. Figures are read only from `results.json`.
 """
 
 import pathlib
@@ -19,14 +19,14 @@ from cfn_jax.training import metrics, plateau, provenance
 
 FILE = 'execution.json'
 RUN = 'run'  # the name of a training run's figures in its results.json
-LEFT_OUT = ('learning_rate', 'input_wait_fraction')  # of a row: they say nothing of what was found
+LEFT_OUT = ('learning_rate', 'input_wait_fraction')  # values of a row that are no results
 
 
 def read_state(execution: executions.Execution, workdir: pathlib.Path) -> str:
-  """Returns '' where nothing is done, else 'started', 'finished' or 'failed'.
+  """Returns '' for a new execution, else 'started', 'finished' or 'failed'.
 
   Raises:
-    StudyError: the folder holds another run than the study declares.
+    StudyError: the folder holds another run than the declared one.
   """
   folder = workdir / execution.name
   held = places.read_json(folder / FILE)
@@ -53,7 +53,7 @@ def read_state(execution: executions.Execution, workdir: pathlib.Path) -> str:
 def write_state(
   execution: executions.Execution, workdir: pathlib.Path, state: str, message: str = ''
 ) -> None:
-  """Says in its folder how an execution stands."""
+  """Writes the state of an execution to its folder."""
   folder = workdir / execution.name
   folder.mkdir(parents=True, exist_ok=True)
   value = {
@@ -66,7 +66,7 @@ def write_state(
 
 
 def read_failure(folder: pathlib.Path) -> str:
-  """Returns why an execution failed; '' where it did not."""
+  """Returns why an execution failed; '' if it did not."""
   held = places.read_json(folder / FILE)
   return str(held.get('message')) if held.get('state') == 'failed' else ''
 
@@ -91,7 +91,7 @@ def write_figures(execution: executions.Execution, workdir: pathlib.Path) -> Non
 
 
 def measure(rows: Sequence[metrics.Row], execution: executions.Execution) -> dict[str, Any]:
-  """Returns the last figures of a run, and when it left chance: null where it has not."""
+  """Returns the last figures of a run, and when it left chance: null if it has not."""
   found: dict[str, Any] = {}
   for row in rows:
     found |= {
@@ -126,7 +126,7 @@ def _count_seconds(rows: Sequence[metrics.Row], images: int) -> Callable[[int], 
 
 
 def read_figure(folder: pathlib.Path, path: Sequence[str]) -> Any:
-  """Returns what stands under a path in the `runs` of a results.json; None for nothing."""
+  """Returns the value at a path in the `runs` of a results.json; None if missing."""
   value: Any = places.read_json(folder / runs.FILE).get('runs')
   for name in path:
     value = value.get(name) if isinstance(value, Mapping) else None
@@ -134,6 +134,6 @@ def read_figure(folder: pathlib.Path, path: Sequence[str]) -> Any:
 
 
 def read_rate(folder: pathlib.Path) -> float:
-  """Returns the images a second of a run that is finished; 0 where there is none."""
+  """Returns the images per second of a finished run; 0 without one."""
   rate = read_figure(folder, (RUN, 'images_per_second'))
   return float(rate) if isinstance(rate, int | float) else 0.0

@@ -1,6 +1,6 @@
 """The table of a study: a row for each declared run, figures with their spread, and the verdicts.
 
-As `results.json`, `table.md`, `table.csv`, on the terminal, and as a picture.
+It is written as `results.json`, `table.md` and `table.csv`, to the terminal, and as a picture.
 """
 
 import csv
@@ -27,9 +27,9 @@ class Cell:
 
   Attributes:
     values: by seed, in units of the table.
-    holes: by seed: why there is none.
+    holes: by seed: why a value is missing.
     paper: the paper's figure.
-    asked: somebody makes it; false: this row has no such figure.
+    asked: the row has this figure.
   """
 
   values: Mapping[int, verdicts.Value]
@@ -39,24 +39,24 @@ class Cell:
 
   @property
   def mean(self) -> float | None:
-    """The mean over seeds; the least that it can be where a value is beyond what was run."""
+    """Returns the mean over seeds; a lower bound if a value is larger than the run shows."""
     return statistics.fmean(self._numbers()) if self.values else None
 
   @property
   def spread(self) -> float | None:
-    """The standard deviation over seeds; None for fewer than two."""
+    """Returns the standard deviation over seeds; None for fewer than two."""
     return verdicts.find_spread(self._numbers()) if len(self.values) > 1 else None
 
   @property
   def beyond(self) -> bool:
-    """Whether a value is larger than what was run."""
+    """Returns whether a value is larger than the run shows."""
     return any(value.beyond for value in self.values.values())
 
   def _numbers(self) -> list[float]:
     return [value.number for value in self.values.values()]
 
   def show(self) -> str:
-    """Returns the cell as text: the mean, its spread, how many seeds have it, the holes."""
+    """Returns the cell as text: the mean, its spread, the number of seeds, the holes."""
     if not self.asked:
       return ''
     shown = []
@@ -69,7 +69,7 @@ class Cell:
 
 
 def show(value: float) -> str:
-  """Returns a number as the table shows it.
+  """Returns a number as text for the table.
 
   >>> show(71.239), show(0.0123), show(22400.0)
   ('71.24', '0.012', '22,400')
@@ -81,7 +81,7 @@ def show(value: float) -> str:
 def collect(
   study: declaration.Study, planned: Sequence[executions.Execution], workdir: pathlib.Path
 ) -> Cells:
-  """Reads the figures of all rows out of results.json of each execution."""
+  """Reads the figures of all rows from results.json of each execution."""
   states = {each.name: records.read_state(each, workdir) for each in planned}
   seeds: dict[str, list[int]] = {name: [] for name in study.runs}
   for each in planned:
@@ -171,7 +171,7 @@ def write(
   workdir: pathlib.Path,
   command: str,
 ) -> Cells:
-  """Writes the table into the workdir, and returns its cells."""
+  """Writes the table to the workdir; returns its cells."""
   cells = collect(study, planned, workdir)
   judged, holes = judge(study, cells), list_holes(cells)
   results = {
@@ -236,7 +236,7 @@ def _describe(row: Mapping[str, Cell]) -> dict[str, Any]:
 
 
 def list_holes(cells: Cells) -> list[tuple[str, str]]:
-  """Returns what is missing: (run and seed, why), each once."""
+  """Returns the missing figures: (run and seed, why), each once."""
   found: dict[tuple[str, str], None] = {}
   for name, row in cells.items():
     for cell in row.values():

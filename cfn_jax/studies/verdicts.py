@@ -1,8 +1,8 @@
-"""Whether the figures of a study confirm what was expected of them.
+"""Judges whether the figures of a study confirm its claims.
 
-Confirmed or refuted: the difference has the same sign in each pair of runs that share a seed, and
-its mean is above twice the pooled spread of the two rows; else open. One seed alone has no spread,
-and leaves everything open.
+A claim is confirmed or refuted if the difference has the same sign in each pair of runs that share
+a seed, and its mean is above twice the pooled spread of the two rows. Otherwise it is open. A
+single seed has no spread and leaves everything open.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ WORDS = ('confirmed', 'refuted', 'open')
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """A figure of one run; `beyond`: it is larger than `number`, nobody knows by how much."""
+  """A figure of one run; `beyond`: it is larger than `number` by an unknown amount."""
 
   number: float
   beyond: bool = False
@@ -23,14 +23,14 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """One of `WORDS`, and the numbers that say so."""
+  """One of `WORDS`, and its numbers."""
 
   word: str
   why: str
 
 
 def find_spread(numbers: Sequence[float]) -> float:
-  """Returns the standard deviation over seeds, that of a sample; nan for one alone.
+  """Returns the sample standard deviation over seeds; nan for a single one.
 
   >>> find_spread([1.0, 3.0]).__round__(4)
   1.4142
@@ -39,7 +39,7 @@ def find_spread(numbers: Sequence[float]) -> float:
 
 
 def judge(higher: Mapping[int, Value], lower: Mapping[int, Value]) -> Verdict:
-  """Judges the claim that the figures of one row, by seed, are higher than those of another."""
+  """Judges the claim that the figures of one row, by seed, are higher than another's."""
   seeds = sorted({*higher} & {*lower})
   if not seeds:
     return Verdict('open', 'a run is missing')
@@ -60,7 +60,7 @@ def judge(higher: Mapping[int, Value], lower: Mapping[int, Value]) -> Verdict:
 
 
 def _subtract(one: Value, other: Value) -> float | None:
-  """Returns the difference, or the least that it can be; None where its sign is not known."""
+  """Returns the difference, or its lower bound; None if its sign is unknown."""
   difference = one.number - other.number
   if one.beyond and other.beyond:
     return None

@@ -1,8 +1,8 @@
-"""Digests of the arrays of a checkpoint: what was saved is what is restored, or it is refused.
+"""Digests of the arrays of a checkpoint, which detect any change between save and restore.
 
-Orbax restores an array file with a flipped bit in silence. So every array's shape, dtype and
-SHA-256 stand in the JSON item of the same step, which carries a digest of itself. They are computed
-while the files are written, and the step counts only once both are there.
+Orbax silently restores an array file with a flipped bit. So the JSON item of the same step has
+every array's shape, dtype and SHA-256, and a digest of itself. They are computed while the files
+are written, and the step counts only once both exist.
 """
 
 import concurrent.futures
@@ -17,8 +17,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 Digests = dict[str, dict[str, Any]]
-ARRAYS, OWN = 'arrays', 'sha256'  # their places in the JSON item
-THREADS = 4  # hashing leaves Python's lock
+ARRAYS, OWN = 'arrays', 'sha256'  # their keys in the JSON item
+THREADS = 4  # hashing releases Python's lock
 
 
 def name_leaves(tree: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def name_leaves(tree: Any) -> dict[str, Any]:
 
 
 def name_path(path: tuple[Any, ...]) -> str:
-  """Names a place in a tree, whatever holds it: a class, a dict, a tuple."""
+  """Returns the name of a place in a tree of classes, dicts or tuples."""
   return '/'.join(str(getattr(k, 'name', getattr(k, 'key', getattr(k, 'idx', k)))) for k in path)
 
 
@@ -73,13 +73,13 @@ def seal(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sealed(meta: Mapping[str, Any]) -> bool:
-  """Tells whether a mapping is what `seal` made."""
+  """Returns whether a mapping is an unchanged result of `seal`."""
   rest = {name: value for name, value in meta.items() if name != OWN}
   return bool(meta.get(OWN) == _hash_json(rest))
 
 
 def _hash_json(value: Any) -> str:
-  # Through JSON once: tuples come back as lists, and the digest must not see the difference.
+  # Through JSON once: tuples come back as lists, and the digest must not differ.
   text = json.dumps(json.loads(json.dumps(value)), sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
@@ -104,7 +104,7 @@ class MetaHandler(ocp.JsonCheckpointHandler):
 @ocp.args.register_with_handler(MetaHandler, for_save=True, for_restore=True)
 @dataclasses.dataclass
 class MetaSave(ocp.args.CheckpointArgs):
-  """What `MetaHandler` saves: the mapping, and host copies of the arrays by name."""
+  """The arguments of `MetaHandler`: the mapping, and host copies of the arrays by name."""
 
   meta: Mapping[str, Any]
   copies: Mapping[str, np.ndarray]

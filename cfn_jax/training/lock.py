@@ -1,8 +1,8 @@
-"""One run at a time in a workdir: `run.lock` says which host and process has it.
+"""One run at a time in a workdir: `run.lock` names the host and process that has it.
 
-The kernel's file lock tells whether the process that wrote the file still lives, on one machine
-always and on most network file systems. Where the file names another host, or the file system knows
-no locks, the time stamp tells, which its owner renews: it is watched, not compared with a clock.
+The kernel's file lock shows whether the process that wrote the file still lives, on one machine and
+on most network file systems. If the file names another host, or the file system has no locks, the
+time stamp shows it, which its owner renews. The stamp is watched, not compared with a clock.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from cfn_jax.errors import CfnError
 
 NAME = 'run.lock'
 RENEW_SECONDS = 5.0
-WATCH_SECONDS = 20.0  # a lock of another host that is not renewed for so long is left behind
+WATCH_SECONDS = 20.0  # a lock of another host without renewal for this time is stale
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class LockedError(CfnError):
-  """Another run is at work in the workdir: which process, on which host."""
+  """Another run uses the workdir, with its process and host."""
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def hold(workdir: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
   """Holds a workdir's lock.
 
   Args:
-    say: told where the lock of a dead process is taken over.
+    say: prints a note when the lock of a dead process is taken over.
 
   Raises:
     LockedError: another process has it.
@@ -70,7 +70,7 @@ def _take(path: pathlib.Path, descriptor: int, say: Callable[[str], None]) -> No
 
 
 def _lock(descriptor: int) -> bool | None:
-  """Tells whether the kernel gave the lock; None where the file system has none."""
+  """Returns whether the kernel granted the lock; None if the file system has none."""
   try:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return True
@@ -83,7 +83,7 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _is_renewed(path: pathlib.Path, owner: dict[str, Any], *, known_here: bool) -> bool:
-  """Watches whether somebody renews a lock; at once where its process is known to be dead."""
+  """Watches whether a lock is renewed; returns at once if its process is known to be dead."""
   if known_here and not pathlib.Path(f'/proc/{owner["pid"]}').exists():
     return False
   before, deadline = path.stat().st_mtime_ns, time.monotonic() + WATCH_SECONDS
@@ -106,7 +106,7 @@ def _refuse(path: pathlib.Path, owner: dict[str, Any]) -> str:
 
 
 def read_owner(path: pathlib.Path) -> dict[str, Any]:
-  """Returns who holds the lock; empty where nobody does, or what is there says nothing."""
+  """Returns the holder of the lock; empty without one, or if the file has none."""
   try:
     owner = json.loads(path.read_bytes()[:1000] or b'{}')
     return owner if {'host', 'pid', 'since'} <= owner.keys() else {}

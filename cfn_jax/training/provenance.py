@@ -1,5 +1,6 @@
-"""What runs: the code's commit, which checkpoints and results name, the start-up summary, and what
-each start of a run leaves in `starts.jsonl`: the command, the place, the versions, how it ended.
+"""The origin of a run: its commit, command and versions, the start-up summary, `starts.jsonl`.
+Checkpoints and results name the commit. Each start of a run adds lines to `starts.jsonl`: the
+command, the place, the versions, and its end.
 """
 
 import contextlib

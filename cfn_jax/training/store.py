@@ -1,7 +1,7 @@
-"""Sees before a run that its folder keeps what is saved there.
+"""Checks, before a run, that its folder keeps saved data.
 
-The checkpoint store loses what is saved under some paths without a word: it takes them as patterns,
-or writes elsewhere. Those are refused; in any other folder a little is saved and read back.
+The checkpoint store silently loses data under some paths: it interprets them as patterns, or writes
+elsewhere. Those are refused. In any other folder a little is saved and read back.
 """
 
 import fnmatch
@@ -15,14 +15,14 @@ from jax.experimental import multihost_utils
 
 from cfn_jax.training import checkpoint, store_errors
 
-STEP = 10**9  # no step has a longer name
+STEP = 10**9  # the longest name of a step
 
 
 def check_path(workdir: pathlib.Path) -> None:
   """Refuses an absolute path that the store cannot keep, before a folder is made.
 
   Raises:
-    CheckpointError: says which part of it.
+    CheckpointError: with the part that is refused.
   """
   for part in workdir.parts:
     faults = {
@@ -41,10 +41,10 @@ def check_path(workdir: pathlib.Path) -> None:
 
 
 def check(workdir: pathlib.Path) -> None:
-  """Saves a small array as runs save theirs, reads it back, and removes it; all hosts together.
+  """Saves a small array like a run's, reads it back, and removes it; all hosts together.
 
   Raises:
-    CheckpointError: it is not there, or something else is.
+    CheckpointError: it is missing or different.
   """
   several = jax.process_count() > 1
   probe = workdir / ('.probe' if several else f'.probe_{os.getpid()}')

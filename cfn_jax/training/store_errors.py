@@ -1,4 +1,4 @@
-"""What Orbax and TensorStore raise and print of a checkpoint: told apart, shortened, hushed."""
+"""Errors and output of Orbax and TensorStore: classified, shortened, silenced."""
 
 import contextlib
 import gc
@@ -18,19 +18,20 @@ Read = TypeVar('Read')
 
 
 class CheckpointError(CfnError):
-  """A checkpoint that cannot be saved, restored or continued: which, why, what would be right."""
+  """A checkpoint that cannot be saved, restored or resumed, with the step, the reason and the
+  remedy."""
 
 
 class DamagedError(CheckpointError):
-  """A step that is not what was saved."""
+  """A step that differs from what was saved."""
 
 
 def read_guarded(where: pathlib.Path, read: Callable[[], Read]) -> Read:
-  """Tells damage from files that cannot be read at present, in one short message."""
+  """Distinguishes damaged from temporarily unreadable files, in one short message."""
   with quiet_threads():
     try:
       return read()
-    except Exception as error:  # tensorstore and Orbax raise many kinds
+    except Exception as error:  # tensorstore and Orbax raise many types
       text = shorten(error)
       passing = isinstance(error, PermissionError | MemoryError)
       passing = passing or any(sign in str(error) for sign in NOW_UNREADABLE)
@@ -43,9 +44,9 @@ def read_guarded(where: pathlib.Path, read: Callable[[], Read]) -> Read:
 
 @contextlib.contextmanager
 def quiet_threads() -> Iterator[None]:
-  """Leaves out what Orbax and tensorstore print of a failure that is raised as well.
+  """Silences what Orbax and tensorstore print about a failure that is also raised.
 
-  After the first array that cannot be read or written, each of the others leaves a traceback.
+  After the first array that cannot be read or written, each of the others prints a traceback.
   """
 
   def report(uncaught: Any) -> None:
@@ -70,11 +71,11 @@ def quiet_threads() -> Iterator[None]:
 
 
 def shorten(error: BaseException) -> str:
-  """Returns an error's message in a line, without where TensorStore keeps its details."""
+  """Returns an error's message in a line, without TensorStore's details."""
   text = str(error).partition('See full TensorStore details')[0].strip()
   return textwrap.shorten(text or type(error).__name__, 240, placeholder=' ...')
 
 
 def list_names(names: list[str]) -> str:
-  """Lists a few names and counts the others."""
+  """Returns a few names and the number of the others, as text."""
   return ', '.join(names[:4]) + (f' and {len(names) - 4} more' if len(names) > 4 else '')
