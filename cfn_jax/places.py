@@ -55,8 +55,10 @@ def _check_one(name: str, value: str) -> None:
 
 
 def local(text: str | pathlib.Path, name: str = 'the path') -> pathlib.Path:
-  """Returns the path that a flag or field names, `~` replaced by the home folder. Raises:
-  PlaceError: it is no local path.
+  """Returns the path that a flag or field names, `~` replaced by the home folder.
+
+  Raises:
+    PlaceError: it is no local path.
   """
   check({name: text})
   return pathlib.Path(text).expanduser()

@@ -1,7 +1,7 @@
-"""The runs of an evaluation, one after the other: each trained, scored once, and remembered.
+"""The runs of an evaluation: each is trained, scored once, and remembered.
 
-A run that has its figures is not repeated, so an evaluation that was stopped resumes where it was.
-What an evaluation found is kept in `<workdir>/results.json`.
+A run with figures is not repeated, so a stopped evaluation resumes. The results are in
+`<workdir>/results.json`.
 """
 
 import dataclasses
@@ -31,16 +31,16 @@ FILE = 'results.json'
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """One training run of an evaluation, and how its weights are scored at the end.
+  """One training run of an evaluation, with the scoring of its weights.
 
   Attributes:
     name: the folder under the evaluation's workdir.
-    task: handed to the loop.
-    passes: at the end, by name: the figures of the one called '' are the run's own, those of others
-      stand under their names beside them.
-    settings: what changes the figures but not the training, besides fields of the config.
-    report: (folder of the run, rows of the pass called '') to its figures at the end, in the place
-      of that pass's own report: what is written there beside them.
+    task: the task for the loop.
+    passes: the passes at the end, by name. The figures of '' are the run's own; those of others are
+      stored under their names.
+    settings: facts that change the figures but not the training, besides fields of the config.
+    report: (folder of the run, rows of the pass '') to the final figures, instead of that pass's
+      own report; it may write files.
   """
 
   name: str
@@ -52,14 +52,14 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """All that an evaluation does, opened and checked.
+  """The work of an evaluation, opened and checked.
 
   Attributes:
-    runs: in the order in which they are done.
-    origins: where the weights come from, by name: plain values.
+    runs: the runs in order.
+    origins: the sources of the weights, by name: plain values.
     show: prints the table of the figures of the runs, by run.
-    charts: pictures: the file's name to each row's figure of each class, of the runs' figures.
-    published: the paper's figures beside them, plain values.
+    charts: pictures by file name: from the runs' figures to each row's figure of each class.
+    published: the paper's figures, plain values.
   """
 
   runs: Sequence[Run]
@@ -72,7 +72,7 @@ class Plan:
 def open_plan(
   make_plan: Callable[[ml_collections.ConfigDict], Plan], config: ml_collections.ConfigDict
 ) -> tasks.Execute:
-  """Checks the fields of the loop, makes the plan, and returns what goes through it."""
+  """Checks the fields of the loop and makes the plan; returns the function that executes it."""
   settings.check(config)
   return functools.partial(execute, make_plan(config), config)
 
@@ -80,7 +80,7 @@ def open_plan(
 def execute(
   plan: Plan, config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> dict[str, Figures]:
-  """Does what is left of a plan, writes results.json, prints the table and draws the charts."""
+  """Completes a plan, writes results.json, prints the table and draws the charts."""
   found = {run.name: execute_run(run, config, workdir / run.name) for run in plan.runs}
   present(
     config,
@@ -128,7 +128,7 @@ def present(
 
 
 def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Path) -> Figures:
-  """Trains and scores one run, or reads what was found before with the same settings."""
+  """Trains and scores one run, or reads earlier results with the same settings."""
 
   def compute() -> Figures:
     loop.run(run.task, config, folder)
@@ -148,7 +148,7 @@ def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Pat
 def score(
   passes: Mapping[str, scoring.AnyEvaluation], params: Any, mesh: Mesh, *, kept: str
 ) -> Figures:
-  """Runs passes on parameters, see `Run.passes`; raises Stopped, with what is kept, on a signal."""
+  """Runs passes on parameters, see `Run.passes`; raises Stopped on a signal."""
   figures: Figures = {}
   with stopping.Stopping() as stop:
     for name, evaluation in passes.items():
@@ -162,7 +162,7 @@ def score(
 def remember(
   name: str, settings: Mapping[str, Any], folder: pathlib.Path, compute: Callable[[], Figures]
 ) -> Figures:
-  """Computes figures, or reads those that were found before with the same settings."""
+  """Computes figures, or reads earlier ones with the same settings."""
   path = folder / 'result.json'
   wanted = json.loads(json.dumps(dict(settings)))
   before = places.read_json(path)
@@ -179,6 +179,6 @@ def remember(
 
 
 def say(message: str) -> None:
-  """Tells on the terminal how far an evaluation is; on the first host."""
+  """Prints the progress of an evaluation, on the first host."""
   if not jax.process_index():
     terminal.say(message)

@@ -1,7 +1,7 @@
-"""What becomes of steps whose loss or gradient is not finite: the run stops, or counts them.
+"""Steps whose loss or gradient is not finite: the run stops, or counts them.
 
-Such a step changes no parameter (state.py). It is noticed when the figures of its stretch are read:
-at the next logged step, and before anything is saved.
+Such a step changes no parameter (state.py). It is noticed when the figures of its interval are
+read: at the next logged step, and before a save.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ ON_NONFINITE = ('stop', 'skip')
 
 
 class NonFiniteError(CfnError):
-  """A loss or gradient is not a number: at which step, with which records, where to resume."""
+  """A loss or gradient is not finite, with its step, its records, and where to resume."""
 
 
 def check_choice(choice: str, limit: int) -> None:
-  """Raises CfnError for what no run can do about such steps."""
+  """Raises CfnError for an unknown treatment of such steps."""
   if choice not in ON_NONFINITE:
     raise CfnError(f"on_nonfinite = '{choice}' is unknown: one of {', '.join(ON_NONFINITE)}")
   if limit < 0:
@@ -34,10 +34,10 @@ class Watch:
 
   Args:
     choice: 'stop' at the first, or 'skip' up to `limit` of them.
-    count: those before this start, as `count` gave them when the checkpoint was saved.
+    count: those before this start, from the checkpoint.
     newest: returns the newest checkpoint, -1 for none.
     draw: draws a batch, given its folder and the batch.
-    say: takes what a user should know.
+    say: prints a message to the user.
   """
 
   def __init__(
@@ -59,10 +59,10 @@ class Watch:
     self._told, self._ended = -1, -1
 
   def __call__(self, report: Mapping[str, Any], step: int, *, ends: bool) -> int:
-    """Looks at what was reported of the stretch up to `step`; returns the bad steps so far.
+    """Checks the report of the interval up to `step`; returns the bad steps so far.
 
     Args:
-      ends: the stretch is over with this step.
+      ends: the interval ends with this step.
 
     Raises:
       NonFiniteError: the step may not be skipped.

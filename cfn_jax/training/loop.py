@@ -1,4 +1,4 @@
-"""The one training loop. It knows nothing of puzzles: a `Task` tells it all it needs."""
+"""The one training loop. It knows nothing of puzzles: a `Task` provides everything."""
 
 import contextlib
 import functools
@@ -40,10 +40,9 @@ def fit(
 ) -> dict[str, Any]:
   """Trains to `config.num_steps`, from the newest good checkpoint of the workdir, if there is one.
 
-  Returns the last figures; empty where the run had finished before. Raises BatchError for a batch
-  that the devices cannot share, LockedError where another run is at work here, CheckpointError
-  where the workdir holds another run or cannot hold this one, NonFiniteError, and Stopped after a
-  signal.
+  Returns the last figures; empty if the run had finished before. Raises BatchError for a batch that
+  the devices cannot share, LockedError if another run uses the workdir, CheckpointError if the
+  workdir holds another run or cannot hold this one, NonFiniteError, and Stopped after a signal.
   """
   mesh = settings.make_mesh(config)
   with contextlib.ExitStack() as stack:
@@ -144,7 +143,7 @@ def _open_checkpoints(
 
 
 def _check_lost(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
-  """Refuses to begin anew where checkpoints are gone, see `step_folders.check_lost`."""
+  """Refuses to start again if checkpoints are missing, see `step_folders.check_lost`."""
   if config.start_over:
     return
   rows = metrics.read_rows(workdir / 'metrics.jsonl')
@@ -205,7 +204,7 @@ def _watch_finite(
 def _describe(
   task: tasks.Task, config: ml_collections.ConfigDict, unevaluated: dict[str, Any], skipped: int
 ) -> dict[str, Any]:
-  """Returns what is saved beside the state; `unevaluated`: the row of a step still to evaluate."""
+  """Returns the values saved beside the state; `unevaluated`: the row of a step to evaluate."""
   return {
     **task.meta,
     'task': task.name,
@@ -219,7 +218,7 @@ def _describe(
 
 
 def _fingerprint(task: tasks.Task, config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns what a run may not change: the task's, and the solver, whose state differs by kind."""
+  """Returns the fingerprint of the task and the solver, whose state depends on its kind."""
   return {**task.fingerprint, 'solver': config.solver}
 
 
@@ -247,7 +246,7 @@ def _open_workdir(
 def _draw_end(
   task: tasks.Task, workdir: pathlib.Path, saver: checkpoint.Checkpoints, state: states.State
 ) -> None:
-  """Draws the last pictures with the best parameters that are saved."""
+  """Draws the last pictures with the best saved parameters."""
   step, best, notes = saver.restore_best(state)
   for note in notes:
     _say(note)

@@ -1,4 +1,5 @@
 """The origin of a run: its commit, command and versions, the start-up summary, `starts.jsonl`.
+
 Checkpoints and results name the commit. Each start of a run adds lines to `starts.jsonl`: the
 command, the place, the versions, and its end.
 """

@@ -1,7 +1,7 @@
 """The folders of a run's checkpoints: listed, read with every check, set aside, scored.
 
-A step's folder is `<workdir>/checkpoints/<step>/`; see checkpoint.py. What is damaged is told from
-what does not fit the run, and from files that cannot be read at present.
+A step's folder is `<workdir>/checkpoints/<step>/`; see checkpoint.py. It distinguishes damaged,
+incompatible and temporarily unreadable checkpoints.
 """
 
 import json
@@ -28,15 +28,15 @@ PARTS = ('_CHECKPOINT_METADATA', 'meta/metadata', 'state/_METADATA', 'state/mani
 UNFINISHED = '.orbax-checkpoint-tmp'  # what Orbax adds to a step's name while it is written
 DAMAGED = 'damaged_'
 COLLECTIONS = ('params', 'ema')  # the trees of parameters in a state
-# How many bytes of parameters a byte on the disk may stand for. Trained ones are hardly compressed;
-# Orbax packs zeros, but no network is made of them.
+# The largest number of bytes of parameters per byte on the disk. Trained ones hardly compress;
+# Orbax packs zeros, but no network consists of them.
 _MAX_PACKING = 100
 
 Params = dict[str, dict[str, np.ndarray]]  # layer, then 'kernel' and 'bias'
 
 
 def find_steps(folder: pathlib.Path) -> list[int]:
-  """Returns the steps in a folder of checkpoints, the newest last; empty where it is not there."""
+  """Returns the steps in a folder of checkpoints, the newest last; empty without the folder."""
   paths = folder.iterdir() if folder.is_dir() else iter(())
   return sorted(int(path.name) for path in paths if path.name.isdecimal() and path.is_dir())
 
@@ -45,7 +45,7 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
   """Reads the JSON of a step.
 
   Raises:
-    DamagedError: it is not whole, or another part of the step is missing.
+    DamagedError: it is incomplete, or another part of the step is missing.
   """
   missing = [name for name in PARTS if not (folder / name).is_file()]
   if missing:
@@ -63,14 +63,14 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def check_lost(folder: pathlib.Path, *, logged: int, unsaved: int) -> None:
-  """Refuses to begin at step 0 where a run had checkpoints that are gone.
+  """Refuses to begin at step 0 if the checkpoints of a run are missing.
 
   Args:
-    logged: the last step of the run's metrics.jsonl, 0 where there is none.
-    unsaved: steps that may be logged before the first checkpoint is whole.
+    logged: the last step of the run's metrics.jsonl; 0 without one.
+    unsaved: steps that may be logged before the first checkpoint is complete.
 
   Raises:
-    CheckpointError: no step is there, but damaged ones are, or the run had come further.
+    CheckpointError: there is no step, but there are damaged ones, or the run had more steps.
   """
   if find_steps(folder):
     return
@@ -131,7 +131,7 @@ def read_params(folder: pathlib.Path, collection: str) -> tuple[Params, dict[str
     collection: 'params' or 'ema'.
 
   Raises:
-    CheckpointError: the step has no such tree, or lies where the store reads nothing.
+    CheckpointError: the step has no such tree, or the store cannot read its path.
     DamagedError: it does not hold what was saved.
   """
   folder = folder.absolute()
@@ -167,7 +167,7 @@ def _check_arrays(
 
 
 def _restore(reader: ocp.Checkpointer, folder: pathlib.Path, collection: str) -> Params:
-  """Reads one tree, once its stated size is compared with that of the files."""
+  """Reads one tree, after comparing its stated size with that of the files."""
   metadata: Any = reader.metadata(folder)
   stated = getattr(metadata.item_metadata, 'tree', metadata.item_metadata)[collection]
   leaves = [leaf for arrays in stated.values() for leaf in arrays.values()]
@@ -192,7 +192,7 @@ def _restore(reader: ocp.Checkpointer, folder: pathlib.Path, collection: str) ->
 
 
 def read_back(folder: pathlib.Path, state: Any) -> None:
-  """Sees that a step holds what was saved; with several hosts, that it is whole.
+  """Checks that a step holds what was saved; with several hosts, that it is complete.
 
   Raises:
     CheckpointError: it is not.
@@ -207,7 +207,7 @@ def read_back(folder: pathlib.Path, state: Any) -> None:
 
 
 def read_score(folder: pathlib.Path, best: str) -> float:
-  """Returns what steps are ranked by, larger is better; nan for one without an evaluation.
+  """Returns the figure that ranks steps, larger is better; nan without an evaluation.
 
   Args:
     best: see `Task.best`.
@@ -230,7 +230,7 @@ def add_figures(folder: pathlib.Path, figures: Mapping[str, float]) -> None:
 
 
 def set_aside(folder: pathlib.Path) -> pathlib.Path:
-  """Renames a damaged step, so that nothing takes it for one, and returns its new place."""
+  """Renames a damaged step, so that nothing mistakes it for a good one; returns its new path."""
   number, target = 1, folder.with_name(f'{DAMAGED}{folder.name}')
   while target.exists():
     number += 1
@@ -240,7 +240,7 @@ def set_aside(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _check_kinds(meta: Mapping[str, Any]) -> None:
-  """Raises ValueError, KeyError, TypeError or AttributeError where a value has another kind."""
+  """Raises ValueError, KeyError, TypeError or AttributeError if a value has another type."""
   left = meta.get('unevaluated', {})
   arrays = meta[digests.ARRAYS]
   for name, right in {

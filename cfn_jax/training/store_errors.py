@@ -18,8 +18,7 @@ Read = TypeVar('Read')
 
 
 class CheckpointError(CfnError):
-  """A checkpoint that cannot be saved, restored or resumed, with the step, the reason and the
-  remedy."""
+  """A checkpoint that cannot be saved, restored or resumed: the step, the reason, the remedy."""
 
 
 class DamagedError(CheckpointError):

@@ -1,8 +1,8 @@
 """Weights from the disk: a run, a step, an exported folder, or a file of any format.
 
-The content says what a file is; a name that states another format is refused. Whatever the format,
-a `Weights` comes out that says how it is to be fed; what a file alone cannot say is taken from the
-card beside it, or assumed, and then noted in `origin['notes']`.
+The content decides the format of a file; a name that states another one is refused. Every format is
+read to a `Weights` with its input record. Facts that a file lacks are taken from the card beside
+it, or assumed and noted in `origin['notes']`.
 """
 
 import dataclasses
@@ -24,19 +24,19 @@ FORMATS = {
   'pytorch': ('.pth', '.pt', '.torch', '.pkl'),
   'caffe': ('.caffemodel',),
 }
-# The file that a folder is known by, in the order in which they are looked for.
+# The files that identify a folder, in the order of the search.
 FOLDER_FILES = ('weights.npz', 'model.safetensors', 'model.caffemodel', 'model.pth')
 
 
 @dataclasses.dataclass(frozen=True)
 class Assumed:
-  """What is taken of a foreign file that does not say it; '' and 0: what its format suggests.
+  """Fallbacks for facts that a foreign file does not state; '' or 0: the format's default.
 
   Attributes:
-    input: 'unit', 'caffe' or 'imagenet'. Else that of the program whose names the layers have
-      (`layouts.PEERS`), or by format: Caffe's for `.caffemodel`, else ImageNet's.
-    order: 'caffenet' or 'alexnet'. Else 'caffenet'.
-    stride: of conv1. Else 4.
+    input: 'unit', 'caffe' or 'imagenet'. The default is that of the program whose names the layers
+      have (`layouts.PEERS`), then Caffe's for `.caffemodel`, else ImageNet's.
+    order: 'caffenet' or 'alexnet'; the default is 'caffenet'.
+    stride: that of conv1; the default is 4.
   """
 
   input: str = ''
@@ -84,7 +84,7 @@ def load_weights(
 
 
 def find_file(path: pathlib.Path) -> pathlib.Path:
-  """Returns the file of weights that a path names, or its folder holds; a run's folder as is."""
+  """Returns the file of weights that a path or its folder holds; a run's folder as it is."""
   if path.is_dir() and not (path / 'checkpoints').is_dir():
     for name in FOLDER_FILES:
       if (path / name).is_file():
@@ -93,10 +93,10 @@ def find_file(path: pathlib.Path) -> pathlib.Path:
 
 
 def find_format(path: pathlib.Path) -> str:
-  """Says which of `FORMATS` a file is; `checkpoint.pth.tar` and other names say nothing.
+  """Returns the format of a file, one of `FORMATS`; `checkpoint.pth.tar` states none.
 
   Raises:
-    WeightsError: it is none, or its name says another.
+    WeightsError: it has none, or its name states another.
   """
   found = _sniff(path)
   suffix = path.suffix.lower()
@@ -112,7 +112,7 @@ def find_format(path: pathlib.Path) -> str:
 
 
 def _sniff(path: pathlib.Path) -> str:
-  """Says what a file's first bytes are: one of `FORMATS`, or words for something else."""
+  """Returns the kind of a file by its first bytes: one of `FORMATS`, or words for another kind."""
   with path.open('rb') as file:
     head = file.read(64)
   if not head:
@@ -121,13 +121,13 @@ def _sniff(path: pathlib.Path) -> str:
     try:
       with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-    except Exception as error:  # zipfile raises many kinds
+    except Exception as error:  # zipfile raises many types
       reason = terminal.first_line(error)
       raise WeightsError(f'{path}: a damaged or cut zip archive: {reason}') from error
     if any(name.endswith('/data.pkl') or name == 'data.pkl' for name in names):
       return 'pytorch'
     return 'npz' if any(name.endswith('.npy') for name in names) else 'another zip archive'
-  # First: the length of its header may look like what a pickle begins with.
+  # First, since the length of its header may look like the start of a pickle.
   if head[8:9] == b'{' and int.from_bytes(head[:8], 'little') <= path.stat().st_size:
     return 'safetensors'
   if head[0] == 0x80 and head[1:2] in (b'\x02', b'\x03', b'\x04', b'\x05'):
@@ -168,7 +168,7 @@ def load_file(path: pathlib.Path, *, assumed: Assumed) -> weights_lib.Weights:
     layouts.check_whole(found.params, found.left_over)
     loaded = _build(found, record, kind, assumed)
     networks.find_width(loaded)
-  origin = dict(loaded.origin)  # what a record tells of an earlier source stays
+  origin = dict(loaded.origin)  # the record's facts about an earlier source stay
   if 'file' not in origin:
     origin |= {'file': str(path), 'sha256': cards.sha256(path)}
   notes = list(found.notes)
@@ -182,7 +182,7 @@ def load_file(path: pathlib.Path, *, assumed: Assumed) -> weights_lib.Weights:
 def _build(
   found: layouts.Found, record: dict[str, Any], kind: str, assumed: Assumed
 ) -> weights_lib.Weights:
-  """Builds weights; what is assumed of a file without a record is noted."""
+  """Builds weights, with notes about assumptions on a file without a record."""
   told: dict[str, Any] = {'input': None, 'order': found.order, 'stride': found.stride}
   if record:
     weights = weights_lib.from_record(found.params, record, dict(record['origin']))
@@ -226,5 +226,5 @@ def _build(
 
 
 def save_weights(weights: weights_lib.Weights, path: pathlib.Path) -> None:
-  """Writes `.npz`, the form that loses nothing and that every tool here reads."""
+  """Writes `.npz`, the complete format that every tool here reads."""
   arrays.save_npz(path, weights.params, cards.make_record(weights))
