@@ -25,9 +25,9 @@ def _paper() -> ml_collections.ConfigDict:
   c.permutations.num = 100
   c.permutations.ties = 'random'  # minimum distance 2, as in the set to which the 88 % belong
   training.add_weights(c)
-  c.baseline = True  # beside it the same network, nothing loaded and nothing locked
+  c.baseline = True  # True: also train the same network with nothing loaded and nothing locked
   c.layers = (1, 2, 3, 4, 5)  # the K: conv1 .. convK are locked, a run for each
-  c.locked_tiles = 'normalised'  # for layers trained on images: each tile, or 'as_learned' (none)
+  c.locked_tiles = 'normalised'  # for layers that saw images: 'normalised' or 'as_learned'
   return c
 
 

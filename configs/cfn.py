@@ -1,13 +1,13 @@
 """Pretraining by jigsaw puzzles: the context-free network.
 
   cfn.py             the paper's full run: 350,000 steps of 256 puzzles, 1000 permutations, ImageNet
-  cfn.py:fast        eight puzzles of each image, begun from a run with 100 permutations
-  cfn.py:release     what the authors' 2016 code does where it differs from the paper
+  cfn.py:fast        eight puzzles per image, started from a run with 100 permutations
+  cfn.py:release     the authors' 2016 code where it differs from the paper
   cfn.py:text        the sizes of the paper's method section: 75-px cells, random crops
   cfn.py:unblocked   chromatic aberration not blocked: the network of the paper's figures 4 and 5
   cfn.py:plus        the authors' sequel, Jigsaw++: occluders, colour projection, 701 permutations
   cfn.py:small       100 permutations, half width, 32-px tiles: an hour on a CPU, any folder
-  cfn.py:plus_small  both
+  cfn.py:plus_small  :plus at the size of :small
   cfn.py:tiny        24 permutations on bundled photographs: a minute on two CPU cores
   cfn.py:plus_tiny   the same with occluders and colour projection
 
@@ -34,14 +34,14 @@ def _paper() -> ml_collections.ConfigDict:
 def make_pretext(task: str) -> ml_collections.ConfigDict:
   """Builds the fields that all pretext tasks share."""
   c = make_tiled(task)
-  c.init_from = ''  # a checkpoint or weights file: step 0 starts from its weights; '': at random
+  c.init_from = ''  # a checkpoint or weights file to start from at step 0; '': random weights
   return c
 
 
 def make_tiled(task: str) -> ml_collections.ConfigDict:
   """Builds the fields of a task that trains a network on the tiles of images."""
   c = training.make_config(task)
-  c.plateau_warning_steps = 20_000  # puzzles stay at chance for thousands of steps at first
+  c.plateau_warning_steps = 20_000  # puzzles first stay at chance for thousands of steps
   add_data(c)
   add_puzzle(c)
   add_model(c)
@@ -49,8 +49,8 @@ def make_tiled(task: str) -> ml_collections.ConfigDict:
 
 
 def add_permutations(c: ml_collections.ConfigDict) -> None:
-  """Adds the section `permutations`, and what is measured of jigsaws alone."""
-  c.eval_bits = False  # True: evaluations also give bits and the share of tiles put right
+  """Adds the section `permutations`, and the fields of jigsaws alone."""
+  c.eval_bits = False  # True: evaluations also log bits and the share of right tiles
   p = c.permutations = ml_collections.ConfigDict()
   p.num = 1000  # N: permutations in the set, the number of classes
   p.method = 'max'  # 'max', 'min', 'mid', 'target' or 'code'; see docs/permutations.md
@@ -58,33 +58,33 @@ def add_permutations(c: ml_collections.ConfigDict) -> None:
   p.ties = 'spread'  # equally good permutations: 'spread', 'random' or 'first'
   p.mean = 0.0  # 'target': the wanted mean Hamming distance; 0: off
   p.min_distance = 0  # smallest Hamming distance between two of the set; 0: any
-  p.file = ''  # a file that holds the set, instead of all the above
-  p.fixed_per_image = 0  # permutations that an image sees, always the same ones; 0: all
+  p.file = ''  # a file with the set, instead of all the above
+  p.fixed_per_image = 0  # permutations per image, always the same ones; 0: all
 
 
 def add_data(c: ml_collections.ConfigDict) -> None:
   """Adds the section `data` of a pretext task: images without labels."""
   d = training.add_unlabelled(c)
-  d.puzzles_per_image = 1  # puzzles cut out of each decoded image, one for each of that many steps
+  d.puzzles_per_image = 1  # puzzles cut from each decoded image, one per step
 
 
 def add_puzzle(c: ml_collections.ConfigDict) -> None:
   """Adds the section `puzzle`: how an image becomes tiles, and tiles become the input."""
   z = c.puzzle = ml_collections.ConfigDict()
   z.resize_px = 256  # the short side of the image is resized to this
-  z.crop_px = 255  # side of the square cut out of it
+  z.crop_px = 255  # side of the crop
   z.crop_mode = 'centre'  # 'centre', 'random' (within the central square) or 'whole' (resized)
   z.cell_px = 85  # side of a cell; equal to tile_px: tiles without gaps
   z.cell_gap_px = 0  # between two cells
   z.tile_px = 64  # side of a tile, the network's input
-  z.grid = 3  # cells a side, 2 to 5
+  z.grid = 3  # cells per side, 2 to 5
   z.grey_fraction = 0.3  # share of the visits that are grey, 0 to 1
   z.project_fraction = 0.0  # share of the other visits without the green-magenta axis, 0 to 1
   z.drop_channels = False  # True: each tile keeps one random channel, the others become its mean
   z.channel_shift_px = 2  # colour channels of a tile move by up to this, inside its cell; 0: off
-  z.occluders = 0  # tiles that another example's replace in training, at most; 0: off
+  z.occluders = 0  # largest number of tiles that another example's replace in training; 0: off
   z.normalization = 'tile'  # 'tile', 'channel', 'mean' (no std) or 'global' (one mean and std)
-  z.tile_scale = 50.0  # normalised tiles are multiplied by this; goes with model.init
+  z.tile_scale = 50.0  # factor of normalised tiles; it must fit model.init
   z.global_mean = (123.0, 117.0, 104.0)  # RGB, 0..255: for 'global'
   z.global_std = 58.0  # 0..255: for 'global' and 'mean'
 
@@ -96,26 +96,26 @@ def add_model(c: ml_collections.ConfigDict) -> None:
   m.stride = 2  # tiles are small
   m.fc6_features = 0  # of each tile; 0: the paper's, 512 for 'cfn', AlexNet's 4096 for 'stacked'
   m.fc8_features = 0  # outputs, one for each class or more; 0: one for each
-  m.permutations_per_pass = 1  # puzzles, or questions, asked of the features of one image's tiles
+  m.permutations_per_pass = 1  # puzzles, or questions, per image and pass of the trunk
 
 
 def _fast(c: ml_collections.ConfigDict) -> None:
-  """Eight puzzles of each image; first a run with 100 permutations, which the next begins from.
+  """Eight puzzles per image; first a run with 100 permutations, from which the next starts.
 
-  The first with `permutations.num` = 100 and some 20,000 steps, the second with `init_from` = its
-  workdir, from which all but fc8 is carried over. Neither is trained at full size: that a thousand
-  permutations leave chance so much earlier is known of tiles of 32 px at half width, and the steps
-  of the first run are a guess (docs/studies.md).
+  The first run has `permutations.num` = 100 and about 20,000 steps, the second `init_from` = its
+  workdir, from which all layers but fc8 are loaded. Neither has been trained at full size. The
+  earlier departure from chance is known for tiles of 32 px at half width, and the steps of the
+  first run are a guess (docs/studies.md).
   """
   c.model.permutations_per_pass = 8
-  c.plateau_warning_steps = 5_000  # it should not stay there as long as with one puzzle an image
+  c.plateau_warning_steps = 5_000  # it should leave earlier than with one puzzle per image
 
 
 def _release(c: ml_collections.ConfigDict) -> None:
   """The authors' prototxt and data layer: no grey, no shift, mean without std, 0..255.
 
-  Their 100 permutations have mean distance 8.08 and minimum 2, as random ties give; fc8 has 1000
-  outputs all the same.
+  Their 100 permutations have mean distance 8.08 and minimum 2, as with random ties. fc8 still has
+  1000 outputs.
   """
   c.model.fc6_features = 1024
   c.model.fc8_features = 1000
@@ -151,7 +151,7 @@ def _plus(c: ml_collections.ConfigDict) -> None:
 
 
 def use_small_tiles(c: ml_collections.ConfigDict) -> None:
-  """Tiles of 32 px out of photographs with a short side of 128 px or more."""
+  """Tiles of 32 px from photographs with a short side of 128 px or more."""
   training.use_small_pretraining(c)
   c.puzzle.resize_px = 128
   c.puzzle.crop_px = 126
@@ -165,7 +165,7 @@ def use_small_tiles(c: ml_collections.ConfigDict) -> None:
 
 
 def use_bundled_crops(c: ml_collections.ConfigDict) -> None:
-  """The same tiles out of bundled photographs."""
+  """The same tiles from bundled photographs."""
   use_small_tiles(c)
   training.use_tiny_pretraining(c)
   c.num_steps = 150  # what it learns later is about its five photographs

@@ -7,7 +7,7 @@ Pathak et al., "Context Encoders", 2016.
   context_encoder.py:small    half width, views of 96 px: an hour on a CPU, any folder
   context_encoder.py:tiny     bundled photographs: minutes on two CPU cores
 
-What is left out of the source stands in docs/deviations.md.
+docs/deviations.md lists what it leaves out of the source.
 """
 
 import ml_collections
@@ -24,28 +24,28 @@ def _paper() -> ml_collections.ConfigDict:
   c = training.make_config('context_encoder')
   c.num_steps = 100_000  # the source names none for the features of its tables
   c.batch_size = 64  # the source's
-  c.reconstruction = 'l2'  # the error over what is hidden: 'l2' or 'l1'
+  c.reconstruction = 'l2'  # the error over hidden pixels: 'l2' or 'l1'
   c.solver = 'adamw'  # the source's Adam, and its figures
   c.learning_rate = 2e-4  # the source's, fixed: decay_steps are all steps
   c.momentum = 0.5  # the source's
   c.weight_decay = 0.0  # off
-  c.bias_rate = 1.0  # biases learn as weights do
+  c.bias_rate = 1.0  # biases learn like weights
 
   training.add_unlabelled(c)
   v = training.add_training_views(c)
   v.resize = 'short_side'  # 'short_side', or 'squash': to a square
 
   i = c.input = ml_collections.ConfigDict()
-  i.mean = (123.0, 117.0, 104.0)  # RGB, 0..255; the colour of what is hidden
+  i.mean = (123.0, 117.0, 104.0)  # RGB, 0..255; the colour of hidden pixels
   i.std = 58.0  # 0..255, of pixels; fillings and errors are in this unit
   i.scale = 58.0  # the standard deviation of the network's input; goes with model.init
 
   m = c.mask = ml_collections.ConfigDict()
   m.kind = 'random_region'  # 'random_region', or 'centre': a square in the middle
   m.side_px = 113  # 'centre': side of the square
-  m.blob_px = 30.0  # 'random_region': distance of independent values of the noise that draws it
-  m.smallest = 0.2  # 'random_region': the share of the view that is hidden, from ...
-  m.largest = 0.3  # ... to
+  m.blob_px = 30.0  # 'random_region': distance of independent values of its noise
+  m.smallest = 0.2  # 'random_region': least hidden share of the view
+  m.largest = 0.3  # largest hidden share of the view
 
   d = c.decoder = ml_collections.ConfigDict()
   d.features = (128, 64, 64, 32)  # channels of the layers that enlarge pool5; the last one has 3

@@ -8,7 +8,7 @@ Features are frozen; each neighbour votes by its similarity.
   knn.py:small_voc   a VOC folder of small images: on a CPU
 
 `--config.weights=PATH` names a workdir, a step, or a file of weights; see docs/probes.md. Nothing
-is trained: of the fields of training.py there are those of every task.
+is trained, so it has only the fields of training.py that every task has.
 """
 
 import ml_collections

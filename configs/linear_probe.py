@@ -29,20 +29,20 @@ def _paper() -> ml_collections.ConfigDict:
   training.add_weights(c)
   c.layers = ('conv1', 'conv2', 'conv3', 'conv4', 'conv5')  # also 'pool5', 'fc6', 'fc7'
   c.multilabel = False  # True: an image has several classes (VOC)
-  c.classifier = 'logistic'  # 'logistic' (on the loop) or 'svm' (needs several = True)
+  c.classifier = 'logistic'  # 'logistic' (on the loop) or 'svm' (needs multilabel = True)
 
   training.add_labelled(c)
 
   v = training.add_training_views(c)
   v.crop = 'random'  # of a training image: 'random' or 'centre'; the test sees the centre
-  v.draws = 1  # views of each training image; drawn once, each is a row of the cache
+  v.draws = 1  # views per training image, drawn once; each is a row of the cache
 
   training.add_probe(c).update(standardize='channel', init_std=0.0)
 
   s = c.svm = ml_collections.ConfigDict()
   s.costs = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # the C to choose from
   s.folds = 3  # folds by whose average precision C is chosen
-  s.positive_weight = 2.0  # positives weigh so much more than negatives
+  s.positive_weight = 2.0  # weight of positives; negatives have 1
   s.max_iterations = 2000  # of the solver
   s.num_threads = 0  # classes at once; 0: one for each core
 

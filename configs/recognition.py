@@ -27,21 +27,21 @@ def _paper() -> ml_collections.ConfigDict:
 
   v = training.add_training_views(c)
   v.crop = 'whole'  # 'whole': the image at view_px; 'random': crops, the test also at the centre
-  v.view_px = 225  # side of what the network sees; for the CFN a multiple of model.grid
+  v.view_px = 225  # side of the network's input; for the CFN a multiple of model.grid
   v.mirror = False  # as in pretraining
 
   t = training.add_test(c)
-  t.draws = 1  # 1: only the figure of one view, which stands beside that of several
+  t.draws = 1  # views to average; 1: only the figure of one view
 
   i = c.input = ml_collections.ConfigDict()
   i.normalization = 'mean'  # of each tile: 'mean', 'tile', 'channel'; 'global': fixed figures
-  i.scale = 58.0  # the normalised values are multiplied by this; goes with model.init
+  i.scale = 58.0  # factor of the normalised values; it must fit model.init
   i.mean = (123.0, 117.0, 104.0)  # RGB, 0..255: for 'global'
   i.std = 58.0  # 0..255: for 'global' and 'mean'
 
   m = training.add_model(c)
   m.name = 'cfn'  # 'cfn' or 'alexnet'
-  m.grid = 3  # 'cfn': tiles a side
+  m.grid = 3  # 'cfn': tiles per side
   m.stride = 2  # as in pretraining
   m.fc6_features = 512  # of each tile
   return c

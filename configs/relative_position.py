@@ -7,8 +7,8 @@ The source: Doersch et al., 2015.
   relative_position.py:small    half width, 32-px tiles: an hour on a CPU, any folder
   relative_position.py:tiny     bundled photographs: two minutes on two CPU cores
 
-All fields but `pairs` are fields of cfn.py too; what is left out of the source stands in
-docs/deviations.md.
+All fields but `pairs` are fields of cfn.py too. docs/deviations.md lists what it leaves out of the
+source.
 """
 
 import ml_collections

@@ -9,8 +9,8 @@ Paper, section 4.2: objects of VOC2007's test, each the query for those of train
   retrieval.py:small_folders   class folders of small images, whole ones: on a CPU
 
 `--config.weights=PATH` names a workdir, a step, or a file of weights; NAME=PATH,NAME=PATH compares
-several; see docs/retrieval.md. Nothing is trained: of the fields of training.py there are those of
-every task.
+several; see docs/retrieval.md. Nothing is trained, so it has only the fields of training.py that
+every task has.
 """
 
 import ml_collections
@@ -30,8 +30,8 @@ def _paper() -> ml_collections.ConfigDict:
 
   d = training.add_data(c)
   d.source = 'voc'  # 'voc': objects are compared; 'folder', 'records', 'tfds': whole images
-  d.split = 'trainval'  # the gallery; so are `root` and what `val_fraction` leaves
-  d.val_split = 'test'  # the queries; so are `val_root` and what is held out
+  d.split = 'trainval'  # the gallery; or the rest of `val_fraction`
+  d.val_split = 'test'  # the queries; or the images held out
   d.val_fraction = 0.2  # more than a validation set takes
   d.allow_empty_classes = False  # True: a class without queries, or gallery, is skipped and named
   d.on_bad_box = 'fail'  # 'voc', a box outside its image: 'fail', or 'clip', see docs/detection.md
@@ -41,11 +41,11 @@ def _paper() -> ml_collections.ConfigDict:
   o.difficult = True  # 'voc': False: objects that are marked as difficult are left out too
 
   v = c.views = ml_collections.ConfigDict()
-  v.view_px = 227  # side of what the network sees: an object or an image, warped to a square
+  v.view_px = 227  # side of the network's input: an object or an image, warped to a square
 
   r = c.retrieval = ml_collections.ConfigDict()
   r.block_rows = 1024  # rows of either side on the devices at once; changes no figure
-  r.sheet_queries = 20  # queries that are shown with their four nearest; 0: no pictures of them
+  r.sheet_queries = 20  # queries on the sheet with their four nearest; 0: no sheet
 
   training.add_features(c)
   return c

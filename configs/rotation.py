@@ -6,7 +6,7 @@ The source: Gidaris et al., 2018.
   rotation.py:small    half width, 48-px crops: two and a half hours on a CPU, any folder
   rotation.py:tiny     bundled photographs: two minutes on two CPU cores
 
-All fields are fields of cfn.py too; what is left out of the source stands in docs/deviations.md.
+All fields are fields of cfn.py too. docs/deviations.md lists what it leaves out of the source.
 """
 
 import ml_collections

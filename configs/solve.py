@@ -5,8 +5,8 @@ Also single tiles, permutations outside the set, and positions.
   solve.py          all images of the checkpoint's own training, all steps
   solve.py:small    4,000 images for the probe of positions: minutes on a CPU
 
-`--config.weights=PATH` names a workdir, a step, or a folder of weights of a CFN, whose own config
-and permutation set are used; see docs/probes.md. The fields of the loop and the solver, those of
+`--config.weights=PATH` names a workdir, a step, or a folder of weights of a CFN. Its own config and
+permutation set are used; see docs/probes.md. The fields of the loop and the solver, those of
 training.py, are for the linear probe of positions.
 """
 
@@ -23,15 +23,15 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
 def _paper() -> ml_collections.ConfigDict:
   c = training.make_frozen('solve')
   c.num_steps = 20_000  # of the probe of positions
-  c.batch_size = 1024  # tiles a step
+  c.batch_size = 1024  # tiles per step
   c.schedule = 'cosine'  # over num_steps
   training.add_weights(c)
 
   s = c.solve = ml_collections.ConfigDict()
-  s.puzzles_per_image = 8  # permutations that each validation image is shown in
+  s.puzzles_per_image = 8  # puzzles of each validation image
   s.outside_permutations = 1000  # permutations outside the set to draw those from
   s.vote = False  # True: also with a vote over the set's symmetries; see docs/permutations.md
-  s.train_visits = 0  # images whose tiles train the probe of positions; 0: each image once
+  s.train_visits = 0  # images to train the probe of positions on; 0: each image once
 
   d = training.add_images(c)
   d.source = ''  # '': the images of the checkpoint's training; else as in cfn.py

@@ -1,7 +1,7 @@
-"""What configs share: devices, hosts, the loop, the solver, common sections. No run of its own.
+"""The shared parts of configs: devices, hosts, the loop, the solver, common sections.
 
-Each field stands here with its meaning and the paper's figure, or that of most tasks; the config of
-a task says where it differs, and adds its own.
+Each field has its meaning and the paper's figure, or that of most tasks. The config of a task
+changes some and adds its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,42 +17,42 @@ def make_untrained(task: str) -> ml_collections.ConfigDict:
   c.task = task  # which task main.py runs
   c.seed = 0  # 0 or more; decides every random draw
   c.eval_batch_size = 256  # images at once in an evaluation; changes no figure
-  c.num_devices = 0  # how many devices compute; 0: all of all hosts
+  c.num_devices = 0  # number of devices; 0: all of all hosts
   c.matmul_precision = 'default'  # float32 products: 'default', 'tensorfloat32' or 'float32'
-  c.deterministic = False  # True: bit for bit the same on a GPU too, at some cost in speed
-  c.report = True  # True: the workdir gets report.html when the run is finished
-  c.compilation_cache_dir = ''  # compiled programs are kept there for later runs; '': nowhere
+  c.deterministic = False  # True: equal bits on a GPU too, at some cost in speed
+  c.report = True  # True: a finished run writes report.html to its workdir
+  c.compilation_cache_dir = ''  # folder of compiled programs for later runs; '': none
 
   # Several hosts; see docs/clusters.md.
   h = c.distributed = ml_collections.ConfigDict()
   h.mode = 'off'  # 'off', 'auto' (Slurm, TPU pod, Kubernetes, Open MPI) or 'explicit'
   h.coordinator = ''  # 'explicit': HOST:PORT of process 0
-  h.num_processes = 0  # 'explicit': how many there are
-  h.process_id = 0  # 'explicit': which one this is, from 0
+  h.num_processes = 0  # 'explicit': number of processes
+  h.process_id = 0  # 'explicit': the number of this one, from 0
   h.heartbeat_s = 20  # seconds of silence after which a process counts as dead
   return c
 
 
 def make_frozen(task: str) -> ml_collections.ConfigDict:
-  """Builds those and what the loop reads, for a task that trains on frozen features."""
+  """Builds those and the fields of the loop, for a task that trains on frozen features."""
   c = make_untrained(task)
-  c.batch_size = 256  # images a step, over all devices
+  c.batch_size = 256  # global batch size: images per step over all devices and hosts
   c.num_steps = 350_000  # steps of the whole run
   c.log_every_steps = 100  # steps between two lines of metrics.jsonl
   c.eval_every_steps = 5_000  # steps between two evaluations; one comes at the end too
   c.checkpoint_every_steps = 5_000  # steps between two checkpoints; evaluations save one too
-  c.keep_latest = 2  # newest checkpoints kept
-  c.keep_best = 1  # best checkpoints, by the task's own figure, kept besides them
-  c.start_over = False  # True: where every checkpoint is damaged, begin again at step 0
-  c.on_nonfinite = 'stop'  # a loss or gradient that is no number: 'stop', or 'skip' the step
-  c.nonfinite_limit = 10  # 'skip': such steps that a whole run may have; one more stops it
-  c.plateau_warning_steps = 0  # warn when the loss stays at chance for this many; 0: never
+  c.keep_latest = 2  # number of newest checkpoints to keep
+  c.keep_best = 1  # number of best checkpoints to keep besides, by the task's own figure
+  c.start_over = False  # True: start at step 0 if every checkpoint is damaged
+  c.on_nonfinite = 'stop'  # for a loss or gradient that is not finite: 'stop', or 'skip' the step
+  c.nonfinite_limit = 10  # 'skip': largest number of such steps of a run; one more stops it
+  c.plateau_warning_steps = 0  # warn if the loss stays at chance for this number of steps; 0: never
   c.accumulate_steps = 1  # parts of a batch, one after the other; less memory
   c.ema_decay = 0.0  # moving average of the parameters, evaluated beside them; 0: off, e.g. 0.999
-  c.profile_steps = 0  # steps whose trace is written into <workdir>/profile; 0: none
-  c.profile_start_step = 10  # the step at which it begins, counted from the start of this process
+  c.profile_steps = 0  # number of steps to trace to <workdir>/profile; 0: none
+  c.profile_start_step = 10  # first traced step, counted from the start of this process
 
-  # The solver. AdamW wants a rate and a decay of its own, such as 0.001 and 0.05.
+  # The solver. AdamW needs another rate and decay, such as 0.001 and 0.05.
   c.solver = 'caffe'  # SGD, 'caffe': the rate inside the velocity, 'optax': outside; or 'adamw'
   c.learning_rate = 0.01  # at the start
   c.schedule = 'step'  # 'step': x decay_factor every decay_steps; 'cosine': to 0 at num_steps
@@ -61,30 +61,30 @@ def make_frozen(task: str) -> ml_collections.ConfigDict:
   c.warmup_steps = 0  # steps over which the rate rises linearly; 0: at once
   c.momentum = 0.9  # 0 to 1; 'adamw': of the first average
   c.weight_decay = 5e-4  # L2, weights; 'adamw': beside the gradient
-  c.clip_gradients = 0.0  # larger gradients are shrunk to this norm, all together; 0: off
+  c.clip_gradients = 0.0  # largest joint norm of the gradients; 0: off
   c.bias_rate = 2.0  # biases: times the learning rate
   c.bias_decay = 0.0  # biases: times the weight decay
   return c
 
 
 def make_config(task: str) -> ml_collections.ConfigDict:
-  """Builds those and how a network is computed, for a task that trains one."""
+  """Builds those and the fields of computation, for a task that trains a network."""
   c = make_frozen(task)
   c.compute_dtype = 'float32'  # 'float32' or 'bfloat16'; parameters, logits, loss stay float32
-  c.remat = False  # True: the backward pass computes the trunk again; less memory, more time
+  c.remat = False  # True: the backward pass recomputes the trunk; less memory, more time
   return c
 
 
 def add_weights(c: ml_collections.ConfigDict) -> None:
-  """Adds what is tested, and whether random weights are tested beside it."""
+  """Adds the tested weights, and whether random weights are tested too."""
   c.weights = ''  # a workdir, a step, a file of weights, or 'random'
   c.weights_step = 'latest'  # of a workdir: 'latest', 'best' or a number
   c.weights_collection = 'params'  # of a checkpoint: 'params' or 'ema'
-  c.baseline = True  # True: random weights of the same shapes beside it
+  c.baseline = True  # True: test random weights of the same shapes too
 
 
 def add_images(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Adds the section `data`: which images, ImageNet's here, and what loads them."""
+  """Adds the section `data`: the images, here ImageNet's, and their loading."""
   d = c.data = ml_collections.ConfigDict()
   d.source = 'tfds'  # 'bundled', 'folder', 'records', 'tfds' or 'voc'; see docs/data.md
   d.root = ''  # the folder; for 'tfds' its data folder, '' the usual one
@@ -92,13 +92,13 @@ def add_images(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   d.val_root = ''  # a second folder, for validation or test; '': see the next two
   d.val_split = 'imagenet2012:validation'  # as split, for validation or test
   d.val_fraction = 0.1  # held out by a hash of the names where neither of these is named
-  d.val_max_images = 0  # validate or test on at most this many, a random subset; 0: on all
+  d.val_max_images = 0  # largest number of images to validate or test on, a random subset; 0: all
   add_loading(d)
   return d
 
 
 def add_loading(d: ml_collections.ConfigDict) -> None:
-  """Adds to the section `data` what loads images."""
+  """Adds the fields of loading to the section `data`."""
   d.num_workers = 8  # loader processes; 0: threads of this process
   d.num_threads = 1  # reading threads in each process
   d.read_ahead_batches = 2  # batches that each loader process keeps ready
@@ -119,7 +119,7 @@ def add_annotated(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
 
 def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Adds the section `data` with what a bad image does."""
+  """Adds the section `data` with the treatment of bad images."""
   d = add_images(c)
   d.on_bad_image = 'fail'  # 'fail': stop; 'skip': list it in the workdir, show another
   return d
@@ -128,23 +128,23 @@ def add_data(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 def add_unlabelled(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Adds the section `data` of pretraining: images whose labels are not read."""
   d = add_data(c)
-  d.crops_per_photograph = 800  # 'bundled': training crops out of each photograph
-  d.val_crops_per_photograph = 320  # 'bundled': validation crops out of each photograph held out
+  d.crops_per_photograph = 800  # 'bundled': training crops of each photograph
+  d.val_crops_per_photograph = 320  # 'bundled': validation crops of each held-out photograph
   return d
 
 
 def add_labelled(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Adds the section `data` of labelled images."""
   d = add_data(c)
-  d.source = 'tfds'  # one class an image: 'folder', 'records' or 'tfds'; several: 'voc' or 'tfds'
-  d.val_fraction = 0.2  # more than a validation set takes
+  d.source = 'tfds'  # one class per image: 'folder', 'records' or 'tfds'; several: 'voc' or 'tfds'
+  d.val_fraction = 0.2  # larger than for a validation set
   d.allow_empty_classes = False  # True: a class without test images is skipped and named
   d.labels = 'lists'  # 'voc': from ImageSets/Main ('lists') or the XML files ('annotations')
   return d
 
 
 def add_views(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Adds the section `views`: what a network sees of an image."""
+  """Adds the section `views`: the network's view of an image."""
   v = c.views = ml_collections.ConfigDict()
   v.view_px = 227  # side of what the network sees
   v.resize_px = 256  # the image is resized to this before it is cropped
@@ -160,7 +160,7 @@ def add_training_views(c: ml_collections.ConfigDict) -> ml_collections.ConfigDic
 
 
 def add_test(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Adds the section `test`: how the views of a test image become one answer."""
+  """Adds the section `test`: the average over the views of a test image."""
   t = c.test = ml_collections.ConfigDict()
   t.draws = 10  # views of each test image that are averaged
   t.average = 'softmax'  # of the views: 'softmax' (probabilities) or 'logits'
@@ -172,10 +172,10 @@ def add_trunk(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Adds the section `model`: conv1 .. conv5, AlexNet's."""
   m = c.model = ml_collections.ConfigDict()
   m.stride = 4  # of conv1
-  m.init = 'caffe'  # of what is drawn: 'caffe' (for inputs of scale 50) or 'he' (of scale 1)
-  # Weights that are loaded have an order and a width of their own.
+  m.init = 'caffe'  # of drawn layers: 'caffe' (for inputs of scale 50) or 'he' (of scale 1)
+  # Loaded weights have their own order and width.
   m.order = 'caffenet'  # 'caffenet': pool, then LRN, biases 1; 'alexnet': LRN, then pool, 0.1
-  m.width = 1.0  # channels of conv1 .. conv5, times this
+  m.width = 1.0  # factor of the channels of conv1 .. conv5
   return m
 
 
@@ -192,7 +192,7 @@ def add_cache(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Adds the section `features`: the cache of frozen features."""
   f = c.features = ml_collections.ConfigDict()
   f.dtype = 'float16'  # of the cache: 'float32' or 'float16'
-  f.part_images = 4096  # images in each part of the cache: what a stopped extraction may lose
+  f.part_images = 4096  # images per part of the cache; a stop loses at most one part
   return f
 
 
@@ -215,7 +215,7 @@ def add_probe(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 def choose(
   c: ml_collections.ConfigDict, variant: str, variants: Variants
 ) -> ml_collections.ConfigDict:
-  """Applies a variant to a config, and locks it; '' leaves it as it is.
+  """Applies a variant to a config, and locks it; '' changes nothing.
 
   Raises:
     ValueError: there is no such variant.
@@ -228,7 +228,7 @@ def choose(
 
 
 def use_folder(c: ml_collections.ConfigDict) -> None:
-  """Reads class folders, by threads of this process."""
+  """Reads class folders, with threads of this process."""
   c.data.source = 'folder'
   c.data.split = ''
   c.data.val_split = ''
@@ -236,7 +236,7 @@ def use_folder(c: ml_collections.ConfigDict) -> None:
 
 
 def use_voc(c: ml_collections.ConfigDict) -> None:
-  """Reads the train and val lists of a VOC folder, by threads of this process."""
+  """Reads the train and val lists of a VOC folder, with threads of this process."""
   c.data.source = 'voc'
   c.data.split = 'train'
   c.data.val_split = 'val'
@@ -244,7 +244,7 @@ def use_voc(c: ml_collections.ConfigDict) -> None:
 
 
 def use_small_network(c: ml_collections.ConfigDict) -> None:
-  """Sets what fits weights of cfn.py:small, and is small enough for a CPU."""
+  """Sets a network for weights of cfn.py:small, small enough for a CPU."""
   c.model.init = 'he'
   c.model.fc6_features = 256
   c.model.fc7_features = 256
@@ -253,7 +253,7 @@ def use_small_network(c: ml_collections.ConfigDict) -> None:
 
 
 def use_small_annotated(c: ml_collections.ConfigDict) -> None:
-  """Sets what small detections and segmentations share."""
+  """Sets the shared fields of small detections and segmentations."""
   use_small_network(c)
   c.data.num_workers = 0
   c.model.width = 0.5
@@ -264,7 +264,7 @@ def use_small_annotated(c: ml_collections.ConfigDict) -> None:
 
 
 def use_small(c: ml_collections.ConfigDict) -> None:
-  """Sets what the small variants share: a folder of photographs, weights of cfn.py:small, a CPU."""
+  """Sets the shared fields of small variants: a folder, weights of cfn.py:small, a CPU."""
   use_folder(c)
   use_small_network(c)
   c.warmup_steps = 20
@@ -272,7 +272,7 @@ def use_small(c: ml_collections.ConfigDict) -> None:
 
 
 def use_small_pretraining(c: ml_collections.ConfigDict) -> None:
-  """A folder of photographs with a short side of 128 px or more, half width, on a CPU."""
+  """Sets a folder of photographs with a short side of 128 px or more, half width, a CPU."""
   use_folder(c)
   c.model.init = 'he'
   c.model.width = 0.5
@@ -286,7 +286,7 @@ def use_small_pretraining(c: ml_collections.ConfigDict) -> None:
 
 
 def use_tiny_pretraining(c: ml_collections.ConfigDict) -> None:
-  """Seven photographs, cropped at random scales: it shows that everything works."""
+  """Sets seven photographs, cropped at random scales: it shows that everything works."""
   c.data.source = 'bundled'
   c.model.width = 0.25
   c.num_steps = 300

@@ -21,22 +21,22 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
 
 def _paper() -> ml_collections.ConfigDict:
   c = training.make_config('voc_classification')
-  # The framework's solver, in each run; biases decay too.
+  # The framework's solver; biases decay too.
   c.update(num_steps=80_000, batch_size=16, eval_batch_size=64, learning_rate=0.001)
   c.update(decay_steps=10_000, decay_factor=0.5, weight_decay=1e-6, bias_decay=1.0)
   c.update(clip_gradients=10.0)
   training.add_weights(c)
-  c.trained = 'all'  # what trains: 'all', 'fc6-8', 'fc8', or 'pool5' (a linear layer on pool5)
+  c.trained = 'all'  # trained layers: 'all', 'fc6-8', 'fc8', or 'pool5' (a linear layer on pool5)
   c.magic_init = ''  # initial values from data: '' (off), 'fresh' or 'calibrated'
 
   training.add_labelled(c).update(source='voc', split='trainval', val_split='test')
 
   v = c.views = ml_collections.ConfigDict()
-  v.view_px = 227  # side of what the network sees, of random scale and place
+  v.view_px = 227  # side of the network's input, of random scale and place
   v.mirror = True  # half of the views are mirrored, in training and test
 
   t = c.test = ml_collections.ConfigDict()
-  t.draws = 10  # views of each test image whose logits are summed
+  t.draws = 10  # views per test image; their logits are summed
 
   m = training.add_model(c)
   m.fc_init = 'bias'  # of fc6 to fc8: 'bias', 'paper', 'caffe' or 'he'; see convert

@@ -23,30 +23,30 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
 
 def _paper() -> ml_collections.ConfigDict:
   c = training.make_config('voc_detection')
-  # The paper states no number of steps; that of the authors' later work.
+  # The paper states no number of steps; this is that of the authors' later work.
   c.update(num_steps=150_000, batch_size=2, eval_batch_size=1, learning_rate=0.001)
   c.update(decay_steps=50_000, eval_every_steps=25_000)
   training.add_weights(c)
-  c.locked_convolutions = 1  # how many stay as given, from conv1 up; 1 is the framework's
+  c.locked_convolutions = 1  # number of locked convolutions, from conv1 up; 1 is the framework's
   c.magic_init = ''  # initial values from data: '' (off), 'fresh' or 'calibrated'
 
   d = training.add_annotated(c)
   d.update(split='trainval', val_split='test')
-  d.on_bad_box = 'fail'  # a box outside its image, or none: 'fail', or 'clip' it and note it
+  d.on_bad_box = 'fail'  # for a bad box: 'fail', or 'clip' it and note it
 
   p = c.proposals = ml_collections.ConfigDict()
   p.train = ''  # regions of the images: 'grid', or a file; see docs/data.md
   p.test = ''  # of the test images
-  p.keep = 0  # how many of each image are used, the first ones; 0: all
+  p.keep = 0  # number of boxes to use per image, the first ones; 0: all
 
   i = c.images = ml_collections.ConfigDict()
   i.scales_px = (480, 576, 688, 864, 1200)  # short sides; training draws one for each image
-  i.longest_px = 2000  # a long side that would be longer decides instead
-  i.canvases = 6  # sizes of batches, at most; a program is compiled for each
+  i.longest_px = 2000  # largest long side; it decides if it would be exceeded
+  i.canvases = 6  # largest number of sizes of batches; a program is compiled for each
 
   r = c.regions = ml_collections.ConfigDict()
-  r.per_image = 64  # regions of each image of a step
-  r.foreground = 0.25  # the part of them that shows objects
+  r.per_image = 64  # regions per image of a step
+  r.foreground = 0.25  # share of them that shows objects
   r.foreground_overlap = 0.5  # a region shows an object from this overlap on
   r.background_low = 0.1  # ... and the background from this overlap
   r.background_high = 0.5  # ... to below this one
@@ -54,9 +54,9 @@ def _paper() -> ml_collections.ConfigDict:
 
   t = c.test = ml_collections.ConfigDict()
   t.scales_px = (480, 576, 688, 864, 1200)  # short sides; each region is seen at one of them
-  t.watched_images = 500  # test images that evaluations during training score, a fixed subset
+  t.watched_images = 500  # test images to score during training, a fixed subset
   t.per_class = 100  # best boxes of each class and image
-  t.mean_per_image = 40  # of these, boxes an image of a class in the mean over images; 0: all
+  t.mean_per_image = 40  # of these, boxes per image of each class on average; 0: all
   t.suppress_overlap = 0.3  # overlap with a better box at which one is dropped
 
   m = training.add_model(c)

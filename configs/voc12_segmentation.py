@@ -21,12 +21,12 @@ def get_config(variant: str = '') -> ml_collections.ConfigDict:
 
 def _paper() -> ml_collections.ConfigDict:
   c = training.make_config('voc_segmentation')
-  # The framework's: picture by picture, the gradients of 20 averaged, a fixed rate. Of the biases
-  # only those of score_fr have rate and decay of their own; the others are treated as weights.
+  # The framework's: image by image, the gradients of 20 averaged, a fixed rate. Only score_fr's
+  # biases have their own rate and decay; the others are treated as weights.
   c.update(num_steps=100_000, batch_size=20, accumulate_steps=20, eval_batch_size=1)
   c.update(learning_rate=1e-4, decay_factor=1.0, eval_every_steps=4_000)
   training.add_weights(c)
-  c.locked_convolutions = 0  # how many stay as given, from conv1 up
+  c.locked_convolutions = 0  # number of locked convolutions, from conv1 up
   c.magic_init = ''  # initial values from data: '' (off), 'fresh' or 'calibrated'
 
   d = training.add_annotated(c)
@@ -35,14 +35,14 @@ def _paper() -> ml_collections.ConfigDict:
   d.more_masks = ''  # a folder beside SegmentationClass whose images of Main/<split> train too
 
   i = c.images = ml_collections.ConfigDict()
-  i.mirror = False  # True: each image comes once as it is and once mirrored; the framework: never
-  i.canvases = 6  # sizes of batches, at most; a program is compiled for each
+  i.mirror = False  # True: each image once as it is and once mirrored; the framework: never
+  i.canvases = 6  # largest number of sizes of batches; a program is compiled for each
 
   t = c.test = ml_collections.ConfigDict()
-  t.watched_images = 500  # test images that evaluations during training score, a fixed subset
+  t.watched_images = 500  # test images to score during training, a fixed subset
 
   m = training.add_model(c)
-  del m.stride  # 32 pixels to a score: conv1's is 4
+  del m.stride  # fixed: conv1's stride is 4, so there are 32 pixels per score
   m.fc_init = 'bias'  # of fc6 and fc7: 'bias', 'paper', 'caffe' or 'he'; see convert
   return c
 

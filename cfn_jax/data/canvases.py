@@ -168,7 +168,7 @@ class TrainingFrames:
 
   @functools.cached_property
   def canvases(self) -> np.ndarray:
-    """int32 `[k, 2]`: those of all batches."""
+    """Returns the canvases of all batches, int32 `[k, 2]`: heights and widths, px."""
     count, levels, _ = self.sizes.sides.shape
     rng = streams.make_rng(0, 0, streams.SCALE)
     drawn = self.sizes.sides[
@@ -214,7 +214,7 @@ class TestFrames:
 
   @functools.cached_property
   def canvases(self) -> np.ndarray:
-    """int32 `[k, 2]`: those of all batches."""
+    """Returns the canvases of all batches, int32 `[k, 2]`: heights and widths, px."""
     needed = self.sizes.sides.max(1)  # [n, 2]
     starts = np.arange(0, len(needed), self.batch_size)
     return choose(np.maximum.reduceat(needed, starts), self.most, needed.max(0))

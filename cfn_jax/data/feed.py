@@ -86,7 +86,7 @@ def open_readers(
     evaluated: some images must be held out.
 
   Raises:
-    SourceError: what is wrong with the data, and what would be right.
+    SourceError: with the fault in the data, and the remedy.
   """
   training, validation = sources.open_config(config.data)
   if evaluated and not len(validation):

@@ -193,9 +193,7 @@ def _walk(root: pathlib.Path) -> tuple[list[str], list[str]]:
             (links if entry.is_symlink() else pending).append(name)
           elif not is_image(entry.name):
             others.append(name)
-          elif (
-            entry.is_symlink() or entry.is_file()
-          ):  # a broken link with an image's name is a bad image
+          elif entry.is_symlink() or entry.is_file():  # a broken link may be a bad image
             found.append(name)
     except OSError as error:
       raise SourceError(f'cannot list {root / folder}: {error.strerror}') from None

@@ -119,10 +119,7 @@ def _check_out(out: pathlib.Path) -> None:
     raise PrepareError(f'--out={out} is a file; it has to be a folder')
   if not out.exists() or (out / array_records.SETTINGS).is_file():
     return
-  own = (
-    '.lock',
-    f'{array_records.SETTINGS}.',
-  )  # left by a run that was killed before it claims the folder
+  own = ('.lock', f'{array_records.SETTINGS}.')  # left by a run that was killed before its claim
   strange = sorted(path.name for path in out.iterdir() if not path.name.startswith(own))
   if strange:
     raise PrepareError(

@@ -94,9 +94,7 @@ def prepare_proposals(
       make = functools.partial(_make_part, source, names, method, kept)
       _make_missing(source, make, kept, num_workers)
       made = _join_parts(kept, names)
-      for leftover in path.parent.glob(
-        f'{glob.escape(path.name)}.*.tmp'
-      ):  # left by killed processes
+      for leftover in path.parent.glob(f'{glob.escape(path.name)}.*.tmp'):  # of killed runs
         leftover.unlink(missing_ok=True)
       proposal_files.save(path, made)
       shutil.rmtree(kept)

@@ -80,9 +80,7 @@ def shrink(data: bytes | np.ndarray, settings: Settings) -> tuple[bytes, int, in
   height, width = image.shape[:2]
   if target and (min(height, width) > target or upsample):
     height, width = images.resized_sides(height, width, target)
-  if (
-    max(height, width) > images.MAX_JPEG_SIDE_PX
-  ):  # before memory is allocated for the resized picture
+  if max(height, width) > images.MAX_JPEG_SIDE_PX:  # before the resized picture is allocated
     raise images.BadImage('', f'{width} x {height} px is too long for a JPEG')
   resized = images.resize_short_side(image, target, upsample=upsample) if target else image
   if resized is not image or not _can_stay(data):

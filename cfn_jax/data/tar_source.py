@@ -44,9 +44,7 @@ class TarSource(folder.NamedSource):
     self._places = np.array([place[1:3] for place in ordered], np.int64)  # [N, 2]: offset, size
     times = np.array([place[3] for place in ordered], np.float64)
     self._stamp = hashlib.sha256(self._places.tobytes() + times.tobytes()).hexdigest()[:32]
-    told = (
-      self.names.blob + self._places[:, 1].tobytes()
-    )  # with sizes, to notice other images of these names
+    told = self.names.blob + self._places[:, 1].tobytes()  # with sizes: images may change
     self.fingerprint = hashlib.sha256(told).hexdigest()[:32]
     self.description = f'tar {path}: {len(ordered):,} images{others}'
 

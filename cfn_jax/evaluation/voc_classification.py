@@ -54,9 +54,7 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
     raise CfnError(f"trained = '{config.trained}' is unknown: one of {', '.join(TRAINED)}")
   magic_init.check(config.magic_init)
   started = trunks.open_compared(config)
-  data = labelled.open_labelled(
-    config, multilabel=True
-  )  # at its own size, since scales count its pixels
+  data = labelled.open_labelled(config, multilabel=True)  # at its own size: scales are in its px
   labels = {name: each.label() for name, each in started.items()}
   return runs.Plan(
     runs=[make_run(config, data, each, name) for name, each in started.items()],

@@ -39,9 +39,7 @@ def load_initial(
 
 def _read(path: str, pretext: pretexts.Pretext) -> tuple[weights_lib.Params, str]:
   """Returns the layers of a path, adapted to this run's input, and notes about them."""
-  if isinstance(
-    pretext.model, cfn.Stacked
-  ):  # no weights file has such a trunk; only its own runs do
+  if isinstance(pretext.model, cfn.Stacked):  # only its own runs have such a trunk
     return checkpoints.read_params(pathlib.Path(path).expanduser()), ''
   weights = files.load_weights(path)
   theirs = weights.origin.get('permutations')

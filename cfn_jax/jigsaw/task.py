@@ -31,7 +31,7 @@ def open_task(config: ml_collections.ConfigDict) -> tasks.Execute:
   """Opens the data and builds the task; see `pretexts.open_pretext`.
 
   Raises:
-    ValueError: what is wrong, where, and what would be right.
+    ValueError: with the fault, its place and the remedy.
   """
   settings.check(config)
   pretext = pretexts.open_pretext(config)

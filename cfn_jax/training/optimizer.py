@@ -37,9 +37,7 @@ def make_schedule(
     drops = optax.exponential_decay(learning_rate, 1, decay_factor)
 
     def rate(step: Any) -> Any:
-      return drops(
-        step // decay_steps
-      )  # in integers: a float's floor would drop some rates too late
+      return drops(step // decay_steps)  # in integers: a float's floor would drop some late
   else:
     rate = optax.cosine_decay_schedule(learning_rate, num_steps)
   if not warmup_steps:

@@ -63,7 +63,7 @@ def load_weights(
     assumed: what is taken of a foreign file that does not say it.
 
   Raises:
-    WeightsError: what is wrong, where, and what would be right.
+    WeightsError: with the fault, its place and the remedy.
   """
   path = places.local(path)
   if not path.exists():

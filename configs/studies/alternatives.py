@@ -1,9 +1,9 @@
-"""Alternatives: the 27-channel network, one fixed puzzle an image, and how many puzzles a pass.
+"""Alternatives: the 27-channel network, one fixed puzzle per image, and puzzles per pass.
 
-For cfn.py:small, with 24 permutations, where each row can leave chance in so few steps. All rows
+For cfn.py:small, with 24 permutations, so that each row can leave chance in these steps. All rows
 train with gaps of 5 px on average, so that a test with twice the gap keeps the scale of the images.
-The 27-channel network has the width at which its multiply-adds are those of the CFN; rows with
-several puzzles an image have as many fewer steps as a pass with them costs more multiply-adds.
+The 27-channel network has the width at which its multiply-adds are those of the CFN. Rows with
+several puzzles per image have fewer steps, in proportion to the multiply-adds of a pass.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def get_study() -> dict[str, Any]:
       **GAP,
     },
     'evaluations': {
-      # The same network once more, for one step at a rate of nothing, to be tested on other gaps.
+      # The same network again, for one step at rate 0, to test it on other gaps.
       'twice_gap': {'fields': {**TWICE, 'num_steps': 1, 'learning_rate': 1e-12, 'warmup_steps': 0}},
       'solve': {'config': 'solve:small', 'fields': {'baseline': False}},
     },
@@ -70,7 +70,7 @@ def get_study() -> dict[str, Any]:
 
 
 def _make_claims() -> list[dict[str, Any]]:
-  """Builds the directions that are expected: the paper's, then our own."""
+  """Builds the expected directions: the paper's, then our own."""
   return [
     parts.claim(
       'Section 3: the network over stacked tiles relies on what depends on the gap: with twice the '

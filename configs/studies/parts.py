@@ -1,8 +1,8 @@
-"""What the studies of this folder share; a study of one's own may import it likewise."""
+"""The shared parts of the studies of this folder; other studies may import it too."""
 
 from typing import Any
 
-BOTH = (0, 1)  # seeds of rows whose spread is measured
+BOTH = (0, 1)  # seeds of rows with a measured spread
 # conv1..conv4 and conv1..conv5 locked on class folders, in place of the paper's detection.
 FROZEN = {
   'config': 'frozen_layers:small',
@@ -20,5 +20,5 @@ LOCKED = {
 
 
 def claim(says: str, figure: str, higher: str, lower: str) -> dict[str, Any]:
-  """Says that a figure of one run is expected to be higher than that of another."""
+  """Returns the claim that a figure of one run is higher than that of another."""
   return {'says': says, 'figure': figure, 'higher': higher, 'lower': lower}

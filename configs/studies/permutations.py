@@ -1,11 +1,11 @@
 """The permutation set (the paper's table 4): how many, how far apart, and codes.
 
 For cfn.py:small. Table 4 lists jigsaw accuracy and detection; here conv1..conv4 and conv1..conv5
-locked on class folders stand for detection. Sets of a hundred are made with random ties, whose
-minimum distance is 2, and which prune to exactly the paper's sizes. Sets of more than a hundred
-start from the run with a hundred, alike: from random weights they take thousands of steps to leave
-chance. The paper's accuracy is of 224-px crops of ImageNet and a full run: its order is compared,
-not its height.
+locked on class folders replace detection. Sets of a hundred are made with random ties. Their
+minimum distance is 2, and they prune to exactly the paper's sizes. Larger sets all start from the
+run with a hundred: from random weights they take thousands of steps to leave chance. The paper's
+accuracy is that of 224-px crops of ImageNet and a full run: the order of rows is compared, not
+their values.
 """
 
 import itertools
@@ -83,7 +83,7 @@ def _make_runs() -> dict[str, Any]:
 
 
 def _make_claims() -> list[dict[str, str]]:
-  """Builds the directions that are expected: the paper's, then our own of codes."""
+  """Builds the expected directions: the paper's, then our own about codes."""
   claims = [
     parts.claim(f'Table 4: {says}', 'accuracy', higher, lower)
     for says, higher, lower in (

@@ -1,16 +1,16 @@
-"""The plateau: when a run leaves chance, and what makes that earlier.
+"""The plateau: when a run leaves chance, and how to make that earlier.
 
-For cfn.py:small. A run has left chance with the first of two consecutive means over 25 steps of its
-training loss that lie 0.1 bit below ln N; then it ends, but for the first row, whose checkpoint
-another one starts from. The rate is constant after its warm-up: how long a run may take changes
-nothing of how it begins.
+For cfn.py:small. A run leaves chance at the first of two consecutive means of its training loss
+over 25 steps that lie 0.1 bit below ln N. Then it ends, except for the first row, whose checkpoint
+another one starts from. The rate is constant after its warm-up, so the number of steps does not
+change the beginning of a run.
 """
 
 from typing import Any
 
 from configs.studies import parts
 
-BUDGET = 4_000  # steps in which a run may leave
+BUDGET = 4_000  # steps that a run has to leave chance
 
 
 def get_study() -> dict[str, Any]:

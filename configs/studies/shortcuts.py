@@ -1,9 +1,9 @@
-"""Shortcuts (the paper's table 5): what each measure against them is worth.
+"""Shortcuts (the paper's table 5): the effect of each measure against them.
 
-For cfn.py:small, which has the hundred permutations of that table. Grey images stay in all rows.
-Without gaps the tiles keep their size and the crop shrinks to them; channels still shift, within
-the crop. 'mean and std of all' is the normalisation that leaves each tile its own brightness.
-Table 5 lists jigsaw accuracy and detection; conv1..conv5 locked on class folders stand for that.
+For cfn.py:small, which has the hundred permutations of that table. All rows have grey images.
+Without gaps the tiles keep their size and the crop shrinks to them; channels still shift within the
+crop. 'mean and std of all' is the normalisation that keeps each tile's brightness. Table 5 lists
+jigsaw accuracy and detection; here conv1..conv5 locked on class folders replace detection.
 """
 
 from typing import Any
