@@ -1,8 +1,10 @@
-"""Docstrings say the shapes of arrays, in the field's words."""
+"""Docstrings name the shapes of arrays, and open with a verb; no sentence is a riddle."""
 
 import ast
+import io
 import pathlib
 import re
+import tokenize
 
 import pytest
 
@@ -11,8 +13,10 @@ FILES = sorted((REPOSITORY / 'cfn_jax').rglob('*.py'))
 # Annotations that hold an array, itself or in a container.
 ARRAY = re.compile(r'\b(np\.ndarray|jax\.Array|Array)\b')
 SHAPE = re.compile(r'`\[[^`]*\]`')
-# Words of a docstring or comment that make a sentence hard to read.
-RIDDLES = re.compile(r'\b(Gives|so many|goes on|go on|gone through|is gone)\b')
+# Turns that make a sentence hard to read; the field's words are returns, resumes, skipped, ...
+RIDDLES = re.compile(
+  r'\b(Gives|so many of|that many of|goes on|gone through|told apart|passed over|anew)\b'
+)
 
 
 def _public_functions(tree):
@@ -41,3 +45,28 @@ def test_functions_of_arrays_name_shapes(path):
     if not SHAPE.search(ast.get_docstring(function) or '')
   ]
   assert not missing
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_docstrings_of_functions_open_with_a_verb(path):
+  """In the third person, as in 'Returns': subject first, present tense."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    text = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
+    assert not text or re.match(r'[A-Z][a-z]+s\b', text), f'{path.name}:{node.lineno} {text}'
+
+
+def _prose(path):
+  """Returns the docstrings and comments of a file."""
+  text = path.read_text()
+  for node in ast.walk(ast.parse(text)):
+    if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+      yield ' '.join((ast.get_docstring(node) or '').split())
+  for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    if token.type == tokenize.COMMENT:
+      yield token.string
+
+
+def test_sentences_are_no_riddles():
+  for path in (*FILES, *sorted((REPOSITORY / 'configs').rglob('*.py'))):
+    for text in _prose(path):
+      assert not RIDDLES.search(text), f'{path.name}: {text}'

@@ -87,7 +87,7 @@ def test_cells_of_tables_are_short(page):
       assert len(longest) <= LONGEST_CELL, f'{page}: {longest}'
 
 
-@pytest.mark.parametrize('page', TODAY)
+@pytest.mark.parametrize('page', [page for page in TODAY if 'results/' not in page])
 def test_a_page_opens_with_a_title_and_a_sentence(page):
   title, empty, first = _text(page).split('\n')[:3]
   assert title.startswith('# ') and not empty and re.match(r'\w|\[|\*|    ', first), page

@@ -10,11 +10,12 @@ import pytest
 import test_main
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+README = (REPOSITORY / 'README.md').read_text()
 
 
 def _commands():
   """Returns the commands of the README's blocks, continuation lines joined."""
-  text = (REPOSITORY / 'README.md').read_text().replace('\\\n', ' ')
+  text = README.replace('\\\n', ' ')
   return [
     re.sub(r'\s+', ' ', line.strip())
     for line in text.splitlines()
@@ -55,7 +56,8 @@ def test_the_default_workdir_is_named_after_the_config(tmp_path):
 
 @pytest.mark.slow
 def test_the_permutations_command_of_the_readme_runs(tmp_path):
-  command = next(c for c in _commands() if 'cfn_jax.permutations' in c)
+  shown = re.findall(r'`(python -m cfn_jax\.permutations [^`]*)`', README.replace('\n', ' '))
+  command = next(each for each in (*shown, *_commands()) if 'cfn_jax.permutations' in each)
   words = [word.replace('perms', str(tmp_path / 'perms')) for word in shlex.split(command)[3:]]
   done = subprocess.run(
     [sys.executable, '-m', 'cfn_jax.permutations', *words],

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -89,6 +90,17 @@ def test_the_commands_of_the_tutorial_run_one_after_the_other(tmp_path):
     'exported/model.pth',
   ):
     assert (tmp_path / made).exists(), made
+  _run_other_pages(tmp_path / 'exported')
   vectors, network = (_run([sys.executable, '-c', code], tmp_path) for code in _blocks('python'))
   assert re.match(r'0\.jpg \(20, \d+\)', vectors)
   assert "'conv5': (1, " in network
+
+
+def _run_other_pages(folder):
+  """Runs what the README and docs/weights.md show about the exported folder, in it."""
+  readme, weights = ((REPOSITORY / page).read_text() for page in ('README.md', 'docs/weights.md'))
+  block = re.search(r'^    import alexnet.*\n(?:    .*\n)*', readme, re.MULTILINE)[0]
+  for name in ('a.jpg', 'photo.jpg'):
+    Image.new('RGB', (90, 70)).save(folder / name)
+  for code in (textwrap.dedent(block), re.search(r'```python\n(.*?)```', weights, re.DOTALL)[1]):
+    assert _run([sys.executable, '-c', f'{code}\nprint(tuple(features.shape))'], folder)[0] == '('
