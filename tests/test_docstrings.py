@@ -15,7 +15,7 @@ ARRAY = re.compile(r'\b(np\.ndarray|jax\.Array|Array)\b')
 SHAPE = re.compile(r'`\[[^`]*\]`')
 # Turns that make a sentence hard to read; the field's words are returns, resumes, skipped, ...
 RIDDLES = re.compile(
-  r'\b(Gives|so many of|that many of|goes on|gone through|told apart|passed over|anew)\b'
+  r'\b(Gives|so many|that many|goes on|gone through|told apart|passed over|anew)\b'
 )
 
 

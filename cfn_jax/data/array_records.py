@@ -26,8 +26,8 @@ SETTINGS = 'settings.json'
 # No read-ahead: records are read one at a time, in shuffled order.
 _READER_OPTIONS = 'readahead_buffer_size:0'
 _MEND = 'Run the same cfn_jax.prepare command again: it makes what is missing'
-# Opening a shard takes as long as reading ten records, so many stay open. Each needs a file
-# descriptor, and a process has few.
+# Opening a shard takes as long as reading ten records, so shards stay open, up to a limit: each
+# needs a file descriptor, and a process has few.
 _MOST_READERS = min(512, max(32, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 _NUMBERS = ('number', 'records', 'bytes')
 
