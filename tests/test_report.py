@@ -417,9 +417,23 @@ def test_a_page_stays_small(make_run):
   pictures = images.embed(images.find(folder), [], share=share)
   assert len(pictures) == 5
   assert all(len(each.address) <= share * 4 / 3 + 100 for each in pictures)
-  shown = page.render([workdir])
-  assert 1e6 < len(shown.encode()) <= 10e6
-  assert 'run has 5,000 logged steps' in Page(shown).text
+  classes = {f'class number {n}': n / 997 for n in range(1_000)}
+  layer = {'accuracy': 0.5, 'map_draws': [0.123456789] * 1_000, 'per_class': {'map': classes}}
+  layers = {'layers': {f'conv{k}': layer for k in range(1, 6)}}
+  for number in range(9):  # probes of a thousand classes
+    (folder / f'probe{number}').mkdir()
+    text = json.dumps({'task': 'linear_probe', 'runs': {'loaded': layers, 'random': layers}})
+    (folder / f'probe{number}' / 'results.json').write_text(text)
+  (workdir,) = gather.read([folder])
+  assert len(workdir.evaluations) == 9
+  text = page.render([workdir])
+  shown = Page(text)
+  assert 1e6 < len(text.encode()) <= 10e6
+  assert 'run has 5,000 logged steps' in shown.text
+  kept = shown.json['figures']['evaluations']
+  assert 0 < len(kept) < 9 and 'map_draws' not in json.dumps(kept)
+  assert shown.text.count('"All figures" leaves its figures out for their size') == 9 - len(kept)
+  assert shown.text.count('rows of its tables are shown; results.json has all') >= 7
   kept = curves.thin(ROWS * 100, 50)
   assert len(kept) <= 50 and kept[-1] == 299
 

@@ -3,6 +3,7 @@
 Everything from a workdir is text: the template escapes it, as HTML and as JSON.
 """
 
+import json
 import math
 import pathlib
 import time
@@ -18,7 +19,7 @@ from cfn_jax.report import curves, folders, gather, images, interactive, tables
 
 TEMPLATES = pathlib.Path(__file__).resolve().parent / 'templates'
 MOST_TILES = 3  # runs of a workdir with tiles of figures; more become rows of a table
-MOST_RESULTS = 300_000  # characters of an evaluation's figures, as JSON
+MOST_RESULTS = 500_000  # characters of the figures of a workdir's evaluations, as JSON
 
 
 def write(workdirs: Sequence[pathlib.Path], out: pathlib.Path) -> None:
@@ -53,6 +54,7 @@ def render(workdirs: Sequence[gather.Workdir]) -> str:
   drawn = curves.make_charts(runs, shown)
   script = interactive.load_script()
   recipes = {name: recipe for workdir in workdirs for name, recipe in workdir.recipes().items()}
+  figures = _collect_figures(workdirs, shown)
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(TEMPLATES),
     autoescape=True,
@@ -78,7 +80,7 @@ def render(workdirs: Sequence[gather.Workdir]) -> str:
     items=[interactive.encode_chart(chart) for chart in drawn] if script else [],
     bokeh=markupsafe.Markup(script),
     thinned={run.name: len(run.rows) for run in runs if len(shown[run.name]) < len(run.rows)},
-    figures=_collect_figures(workdirs, shown),
+    figures=figures,
   )
 
 
@@ -133,14 +135,24 @@ def _view(workdir: gather.Workdir) -> dict[str, Any]:
       for name, recipe in workdir.recipes().items()
     ],
     'pictures': {name: found for name, found in pictures.items() if found},
-    'evaluations': [
-      {'name': each.name, 'task': each.recipe.task, 'tables': tables.tabulate(each.recipe.results)}
-      for each in workdir.evaluations
-    ],
+    'evaluations': _view_evaluations(workdir.evaluations),
     'notes': [(workdir.name, note) for note in workdir.notes]
     + [(each.name, note) for each in workdir.runs for note in each.notes]
     + [(each.name, note) for each in workdir.evaluations for note in each.notes],
   }
+
+
+def _view_evaluations(evaluations: Sequence[gather.Evaluation]) -> list[dict[str, Any]]:
+  """Returns the template's values for evaluations; their tables have a limit."""
+  found, left = [], tables.MOST_CELLS
+  for each in evaluations:
+    made = tables.tabulate(each.recipe.results)
+    shown, left = tables.fit(made, left)
+    rows, most = (sum(len(table.rows) for table in some) for some in (shown, made))
+    if rows < most:
+      each.notes.append(f'{rows:,} of {most:,} rows of its tables are shown; results.json has all')
+    found.append({'name': each.name, 'task': each.recipe.task, 'tables': shown})
+  return found
 
 
 def _embed_pictures(
@@ -211,17 +223,35 @@ def _find_best(run: gather.Run) -> dict[str, Any]:
 def _collect_figures(
   workdirs: Sequence[gather.Workdir], shown: dict[str, list[int]]
 ) -> dict[str, Any]:
-  """Returns the figures that the page offers as files: plain JSON."""
+  """Returns the figures that the page offers as files: plain JSON, without draws of bootstraps.
+
+  What does not fit is left out, with a note.
+  """
   runs = {run.name: run for workdir in workdirs for run in workdir.runs if run.rows}
   found: dict[str, Any] = {
     'runs': {
       name: [places.make_plain(run.rows[n]) for n in shown[name]] for name, run in runs.items()
     }
   }
-  evaluations = {each.name: each for workdir in workdirs for each in workdir.evaluations}
-  found['evaluations'] = {
-    name: places.make_plain(each.recipe.results.get('runs'))
-    for name, each in evaluations.items()
-    if len(str(each.recipe.results.get('runs'))) <= MOST_RESULTS
-  }
+  found['evaluations'] = {}
+  for workdir in workdirs:
+    left = MOST_RESULTS
+    for each in workdir.evaluations:
+      figures = _leave_draws_out(places.make_plain(each.recipe.results.get('runs')))
+      size = len(json.dumps(figures))
+      if size <= left:
+        left -= size
+        found['evaluations'][each.name] = figures
+      else:
+        each.notes.append('"All figures" leaves its figures out for their size; see results.json')
   return found
+
+
+def _leave_draws_out(figures: Any) -> Any:
+  if not isinstance(figures, dict):
+    return figures
+  return {
+    name: _leave_draws_out(value)
+    for name, value in figures.items()
+    if not str(name).endswith('_draws')
+  }

@@ -10,6 +10,7 @@ from cfn_jax import config_files, fields
 from cfn_jax.report import gather, status
 
 MOST_COLUMNS = 24  # largest number of columns; another table has the rest
+MOST_CELLS = 15_000  # of the evaluations of a workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,20 @@ def tabulate(results: Mapping[str, Any]) -> list[Table]:
     rows_of = [[says, str(verdict)] for says, verdict in verdicts.items()]
     tables.append(Table('What was expected', ['expected', 'verdict'], rows_of))
   return [table for table in tables if table.rows and len(table.columns) > 1]
+
+
+def fit(tables: list[Table], cells: int) -> tuple[list[Table], int]:
+  """Cuts tables to a number of cells; returns them and how many cells are left.
+
+  >>> fit([Table('a', ['x', 'y'], [[1, 2], [3, 4]])], 3)
+  ([Table(title='a', columns=['x', 'y'], rows=[[1, 2]])], 1)
+  """
+  found = []
+  for table in tables:
+    rows = table.rows[: cells // len(table.columns)]
+    cells -= len(rows) * len(table.columns)
+    found += [dataclasses.replace(table, rows=rows)] if rows else []
+  return found, cells
 
 
 def _is_single(value: Any) -> bool:
