@@ -9,7 +9,7 @@ SCIKIT_IMAGE = 'scikit-image>=0.25,<0.27'
 PYARROW = 'pyarrow>=26,<27'
 BOKEH = 'bokeh>=3.8,<3.10'
 GCS = 'google-cloud-storage>=3.12,<4'
-S3 = 'boto3>=1.42,<2'
+S3 = 'boto3>=1.42.1,<2'
 PHOTOGRAPHS = [SCIKIT_IMAGE, 'scikit-learn>=1.6,<1.10']
 
 setup(
@@ -82,10 +82,12 @@ setup(
       'codespell>=2.4,<3',
       GCS,
       S3,
+      'flask>=3.1,<4',  # of moto's server
+      'flask-cors>=6,<7',
       'gcp-storage-emulator>=2026.7,<2027',
       'hypothesis>=6.100,<7',
       'mean-average-precision>=2024.1,<2025',
-      'moto[s3,server]>=5.2,<6',
+      'moto[s3]>=5.2,<6',
       'mypy>=2.3,<3',
       PYARROW,
       'pytest>=9,<10',
