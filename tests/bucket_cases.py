@@ -30,8 +30,8 @@ class Proxy(http.server.ThreadingHTTPServer):
 
   Attributes:
     faults: functions from (method, path with query) to what is done: None: pass on; 503: that
-      status; 0.1: a pause of that length in seconds; 'drop': the connection is closed; 'drop after': it
-      is, once the request was served.
+      status; 0.1: a pause of that length in seconds; 'drop': the connection is closed; 'drop
+      after': it is, once the request was served.
     seen: methods and paths of all requests.
   """
 
