@@ -113,6 +113,19 @@ def test_what_is_there_is_a_checkpoint_of_orbax(bucket, tmp_path):
   np.testing.assert_array_equal(read['params']['conv1']['kernel'], kernel)
 
 
+def test_a_run_can_be_copied_from_a_disk_and_back(bucket, tmp_path):
+  plain = tmp_path / 'plain'
+  steps.save_all(plain, [3])
+  (plain / 'run.lock').touch()
+  for path in plain.rglob('*'):
+    if path.is_file():
+      bucket.write(f'{NAME}/{path.relative_to(plain).as_posix()}', path.read_bytes())
+  steps.assert_equal(resume().state, steps.make_state(3))
+  save(6)
+  bucket.download(f'{NAME}/', tmp_path / 'back')
+  steps.assert_equal(steps.resume(tmp_path / 'back').state, steps.make_state(6))
+
+
 def test_a_save_that_was_killed_is_set_aside_by_an_object(bucket, cache):
   save(3, 6)
   bucket.delete(f'{NAME}/checkpoints/6/commit_success.txt')
