@@ -166,6 +166,7 @@ class Bucket:
     from google.auth import credentials
     from google.cloud import storage
 
+    self._port = proxy.port
     self._client = storage.Client(
       project='test',
       credentials=credentials.AnonymousCredentials(),
@@ -190,6 +191,14 @@ class Bucket:
 
   def write(self, name, data=b'x'):
     self._bucket.blob(name).upload_from_string(data)
+
+  def clear(self):
+    """Deletes all objects at once."""
+    upstream = http.client.HTTPConnection('127.0.0.1', self._port)
+    upstream.request('GET', '/wipe?keep-buckets=true')
+    assert upstream.getresponse().status == 200
+    upstream.close()
+    return self
 
   def delete(self, *names):
     for name in names:

@@ -192,3 +192,10 @@ def test_a_study_lives_in_a_bucket(bucket, tmp_path):
   assert find_saves(bucket, 'study/b_s0') == ({'2'}, set())
   told = json.loads(bucket.read('study/b_s0/config.json'))
   assert told['init_from'] == 'gs://bucket/study/a_s0'
+
+
+@pytest.mark.slow
+def test_a_bucket_that_is_not_there_ends_the_command_in_one_line_before_it_compiles(bucket):
+  done = run(*SMALL, '--workdir=gs://nobucket/run')
+  assert done.returncode == 2 and done.stderr.count('\n') == 1
+  assert done.stderr.endswith('there is no bucket gs://nobucket\n')

@@ -45,8 +45,7 @@ def prepared(photos, tmp_path_factory):
 def bucket(proxy, prepared, tmp_path, monkeypatch):
   """The records as they lie in the bucket, and a host that has none of them."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  bucket = bucket_cases.Bucket(proxy)
-  bucket.delete(*bucket.names())
+  bucket = bucket_cases.Bucket(proxy).clear()
   for path in prepared.iterdir():
     if not path.name.startswith('.'):
       bucket.write(f'sets/photös/{path.name}', path.read_bytes())

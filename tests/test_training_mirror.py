@@ -26,9 +26,7 @@ def proxy():
 
 @pytest.fixture
 def bucket(proxy):
-  bucket = bucket_cases.Bucket(proxy)
-  bucket.delete(*bucket.names())
-  return bucket
+  return bucket_cases.Bucket(proxy).clear()
 
 
 @pytest.fixture(autouse=True)
