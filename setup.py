@@ -8,6 +8,8 @@ from setuptools import find_packages, setup
 SCIKIT_IMAGE = 'scikit-image>=0.25,<0.27'
 PYARROW = 'pyarrow>=26,<27'
 BOKEH = 'bokeh>=3.8,<3.10'
+GCS = 'google-cloud-storage>=3.12,<4'
+S3 = 'boto3>=1.42.1,<2'
 PHOTOGRAPHS = [SCIKIT_IMAGE, 'scikit-learn>=1.6,<1.10']
 
 setup(
@@ -64,6 +66,9 @@ setup(
     'parquet': [PYARROW],
     'proposals': [SCIKIT_IMAGE],
     'report': [BOKEH],
+    # Workdirs, weights and records in buckets: gs:// and s3://.
+    'gcs': [GCS],
+    's3': [S3],
     # What `tfds build imagenet2012` imports; reading what it wrote needs none of them.
     'tfds-build': [
       'apache-beam>=2.77,<3',
@@ -75,8 +80,14 @@ setup(
       *PHOTOGRAPHS,
       BOKEH,
       'codespell>=2.4,<3',
+      GCS,
+      S3,
+      'flask>=3.1,<4',  # of moto's server
+      'flask-cors>=6,<7',
+      'gcp-storage-emulator>=2026.7,<2027',
       'hypothesis>=6.100,<7',
       'mean-average-precision>=2024.1,<2025',
+      'moto[s3]>=5.2,<6',
       'mypy>=2.3,<3',
       PYARROW,
       'pytest>=9,<10',

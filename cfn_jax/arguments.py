@@ -15,6 +15,8 @@ WIDTH = 80  # columns of the help
 class _Place(argparse.Action):
   """Takes the name of a place on the disk: `add('--out', action='place')`."""
 
+  in_buckets = False
+
   def __call__(
     self,
     parser: argparse.ArgumentParser,
@@ -24,10 +26,17 @@ class _Place(argparse.Action):
   ) -> None:
     """Stores the name; ends the program where it names no place."""
     try:
-      places.check({str(option_string): values}, given=True)
+      name = str(option_string)
+      places.check({name: values}, given=True, addresses=(name,) if self.in_buckets else ())
     except places.PlaceError as error:
       parser.error(str(error))
     setattr(namespace, self.dest, values)
+
+
+class _Source(_Place):
+  """Takes a place on the disk, or an address to read: `add('--weights', action='source')`."""
+
+  in_buckets = True
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -68,6 +77,7 @@ class Parser(argparse.ArgumentParser):
       formatter_class=functools.partial(_Formatter, width=WIDTH),
     )
     self.register('action', 'place', _Place)
+    self.register('action', 'source', _Source)
 
   def error(self, message: str) -> NoReturn:
     """Ends the program with the message."""

@@ -26,6 +26,7 @@ PARTS = {
   'compile': 'cfn_jax.timing.compile',
   'precision': 'cfn_jax.timing.precision',
   'dense': 'cfn_jax.timing.dense',
+  'saving': 'cfn_jax.timing.saving',
 }
 
 

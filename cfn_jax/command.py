@@ -132,7 +132,8 @@ def parse_flags(
     config_files.check(flags.FLAGS['config'].value)
     # A field may be empty, and is checked with the config.
     given = [name for name in flags.FLAGS if flags.FLAGS[name].present and '.' not in name]
-    places.check({f'--{name}': flags.FLAGS[name].value for name in given}, given=True)
+    values = {f'--{name}': flags.FLAGS[name].value for name in given}
+    places.check(values, given=True, addresses=('--workdir',))
   return left
 
 

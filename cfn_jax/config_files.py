@@ -26,6 +26,7 @@ from cfn_jax import fields, names, places
 from cfn_jax.errors import CfnError
 
 LARGEST = 2**63 - 1  # the largest number that the arrays of a run can hold
+IN_BUCKETS = ('weights', 'init_from', 'data.root', 'data.val_root')  # may be addresses of buckets
 
 
 class ConfigError(CfnError):
@@ -198,7 +199,7 @@ def check(config: ml_collections.ConfigDict) -> None:
     if name not in wanted:
       raise ConfigError(f"the config's field '{name}' has no effect: {ours[task]}.py has none")
     _check_value(name, found[name], like=wanted[name])
-  places.check({name: value for name, value in found.items() if value})
+  places.check({name: value for name, value in found.items() if value}, addresses=IN_BUCKETS)
 
 
 def find_changed(config: ml_collections.ConfigDict) -> list[str]:

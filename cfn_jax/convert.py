@@ -4,9 +4,9 @@
     python -m cfn_jax.convert --from=bvlc_reference_caffenet.caffemodel --out=caffenet
     python -m cfn_jax.convert --from=model.pth --to=caffe --out=exported
 
-`--checkpoint` names a run's workdir, a step of it, or a file of weights. `--from` reads a foreign
-file. Without `--to` the output is a folder of weights that every tool here accepts. See
-docs/weights.md.
+`--checkpoint` names a run's workdir, a step of it, or a file of weights, here or in a bucket.
+`--from` reads a foreign file. Without `--to` the output is a folder of weights that every tool here
+accepts. See docs/weights.md.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from cfn_jax import environment  # noqa: F401  (before JAX)
 import jax
 
 from cfn_jax import arguments, command, places, terminal
+from cfn_jax.buckets import reading
 from cfn_jax.models import figures, inputs
 from cfn_jax.transfer import cards, checkpoints, export, files, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -29,11 +30,11 @@ def make_parser() -> arguments.Parser:
   add = parser.add_argument
   source = parser.add_mutually_exclusive_group(required=True)
   source.add_argument(
-    '--checkpoint', action='place', default='', help='workdir, step or file; this or --from'
+    '--checkpoint', action='source', default='', help='workdir, step or file; this or --from'
   )
   source.add_argument(
     '--from',
-    action='place',
+    action='source',
     dest='source',
     default='',
     help='file of another program; this or --checkpoint',
@@ -104,7 +105,7 @@ def check_surgery(flags: argparse.Namespace) -> None:
 
 def check_source(flags: argparse.Namespace) -> None:
   """Raises WeightsError for flags that the given source does not use."""
-  path = places.local(flags.checkpoint or flags.source)
+  path = reading.local(flags.checkpoint or flags.source)
   if not path.exists():
     return  # the reader reports it
   file = files.find_file(path)

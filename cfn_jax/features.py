@@ -40,7 +40,12 @@ def main(argv: list[str] | None = None) -> None:
   """Runs the command."""
   parser = arguments.Parser('cfn_jax.features', __doc__)
   add = parser.add_argument
-  add('--weights', required=True, help="a workdir, a step, a file of weights, or 'random'")
+  add(
+    '--weights',
+    action='source',
+    required=True,
+    help="a workdir, a step, a file of weights, or 'random'",
+  )
   add('--images', action='place', required=True, help='folder of images, read with its folders')
   add('--out', action='place', required=True, help='FILE.npz or FILE.parquet')
   add('--layer', default='pool5', choices=features.LAYERS, help='default pool5')

@@ -69,6 +69,8 @@ def _is_any_folder(weights: Iterable[str], name: str) -> bool:
 
 def _is_folder(weights: str, name: str) -> bool:
   """Returns whether the folder of the weights, or of each run in it, has a folder of this name."""
+  if places.is_address(weights):
+    return True  # it may hold one: nothing is asked of a bucket here
   path = pathlib.Path(os.path.expanduser(weights))  # noqa: PTH111  (never raises)
   return (path / name).is_dir() or (path.is_dir() and any(path.glob(f'*/{name}')))
 

@@ -21,11 +21,22 @@ from absl import app, flags
 
 from cfn_jax import command, places, terminal
 from cfn_jax.data import images
-from cfn_jax.training import devices, distributed, host_memory, provenance, stopping, store, task
+from cfn_jax.training import (
+  devices,
+  distributed,
+  host_memory,
+  mirror,
+  provenance,
+  stopping,
+  store,
+  task,
+)
 
 CONFIG = command.define_config()
 WORKDIR = flags.DEFINE_string(
-  'workdir', '', 'folder of the run, which resumes if it holds one (default runs/<config>)'
+  'workdir',
+  '',
+  'folder of the run, or gs://BUCKET/PATH; it resumes if it holds one (default runs/<config>)',
 )
 
 
@@ -102,7 +113,7 @@ def main(arguments: list[str]) -> None:
   folder = WORKDIR.value or f'runs/{command.config_name(CONFIG)}'
   if config.deterministic:
     command.make_deterministic()
-  workdir = places.resolve(folder, '--workdir')
+  workdir = mirror.resolve(folder, '--workdir')
   store.check_path(workdir)
   places.make_folder(workdir, '--workdir')
   start_devices(config)
@@ -111,9 +122,10 @@ def main(arguments: list[str]) -> None:
     stopping.ending('stopped while no run was training'),
     stopping.interrupted_by_sigterm(enabled=config.distributed.mode == 'off'),
     distributed.watch_peers(config.distributed.heartbeat_s),
+    mirror.opened(workdir) as held,
   ):
-    store.check(workdir)
-    run(config, workdir)
+    store.check(held)
+    run(config, held)
 
 
 if __name__ == '__main__':

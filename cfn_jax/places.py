@@ -6,26 +6,35 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from cfn_jax.errors import CfnError
 
 _NAMED = re.compile(r'([\w-]+)=(.+)')
 _ADDRESS = re.compile(r'\s*[A-Za-z][A-Za-z0-9+.-]*://')
+_BUCKET = re.compile(r'\s*(gs|s3)://')
 
 
 class PlaceError(CfnError):
   """A value that is no local path, with its flag or field and the remedy."""
 
 
-def check(values: Mapping[str, Any], *, given: bool = False) -> None:
+def is_address(text: str | pathlib.Path) -> bool:
+  """Returns whether a text is an address such as gs://bucket/run, not a place on the disk."""
+  return isinstance(text, str) and bool(_ADDRESS.match(text))
+
+
+def check(
+  values: Mapping[str, Any], *, given: bool = False, addresses: Collection[str] = ()
+) -> None:
   """Refuses addresses such as gs://bucket/run, and `~` without a home folder.
 
   Args:
     values: by flag or field; only text is checked.
     given: they come from a command line; an empty one, which would mean the current folder, is
       refused.
+    addresses: the names of those that may be addresses of buckets.
 
   Raises:
     PlaceError: with the flag or field.
@@ -34,10 +43,17 @@ def check(values: Mapping[str, Any], *, given: bool = False) -> None:
     if given and value == '':
       raise PlaceError(f"{name} is empty: name a file or a folder ('.' is the current folder)")
     if isinstance(value, pathlib.Path | str):
-      _check_one(name, str(value))
+      _check_one(name, str(value), address=name in addresses)
 
 
-def _check_one(name: str, value: str) -> None:
+def _check_one(name: str, value: str, *, address: bool) -> None:
+  if address and is_address(value):
+    if not _BUCKET.match(value):
+      raise PlaceError(
+        f'{name}={value} is an address of a kind that is not read: gs://BUCKET/PATH and '
+        "s3://BUCKET/PATH are; mount others as folders (docs/data.md, 'A bucket mount')"
+      )
+    return
   if _ADDRESS.match(value):
     raise PlaceError(
       f'{name}={value} is an address, not a place on the disk: mount it as a folder and name that '
@@ -66,7 +82,7 @@ def local(text: str | pathlib.Path, name: str = 'the path') -> pathlib.Path:
 
 def split(text: str, name: str) -> list[str]:
   """Splits `PATH,PATH`; if the whole text is an existing path, it is one path."""
-  return [text] if local(text, name).exists() else text.split(',')
+  return text.split(',') if is_address(text) or not local(text, name).exists() else [text]
 
 
 def split_named(text: str, name: str) -> dict[str, str]:
@@ -80,7 +96,8 @@ def split_named(text: str, name: str) -> dict[str, str]:
   >>> split_named('a=runs/a,b=b.npz', 'weights'), split_named('runs/a', 'weights')
   ({'a': 'runs/a', 'b': 'b.npz'}, {'': 'runs/a'})
   """
-  if not ({',', '='} & {*text}) or local(text, name).exists():
+  is_one = ',' not in text if is_address(text) else local(text, name).exists()
+  if is_one or not {',', '='} & {*text}:
     return {'': text}
   parts = split(text, name)
   found = [_NAMED.fullmatch(part.strip()) for part in parts]

@@ -16,6 +16,7 @@ from cfn_jax import environment  # noqa: F401  (before JAX)
 import ml_collections
 
 from cfn_jax import arguments, command, places, terminal
+from cfn_jax.buckets import reading
 from cfn_jax.errors import CfnError
 from cfn_jax.training import devices, step_folders, stopping
 from cfn_jax.transfer import checkpoints
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
   """Runs the command."""
   parser = arguments.Parser('cfn_jax.predict', __doc__)
   add = parser.add_argument
-  add('--workdir', action='place', required=True, help='folder of the run that trained')
+  add('--workdir', action='source', required=True, help='folder of the run that trained')
   add('--images', action='place', required=True, help='folder of images, read with its folders')
   add('--out', action='place', required=True, help='folder to write')
   add('--step', default='latest', help="'latest', 'best' or a number (default latest)")
@@ -43,8 +44,9 @@ def main(argv: list[str] | None = None) -> None:
   flags = parser.parse(argv)
   arguments.check_numbers(flags, {'batch': (1, 2**20)})
   command.quiet_libraries()
-  folder = checkpoints.find_step(places.local(flags.workdir, '--workdir'), flags.step)
-  meta = step_folders.read_meta(folder)
+  with reading.named():
+    folder = checkpoints.find_step(reading.local(flags.workdir, '--workdir'), flags.step)
+    meta = step_folders.read_meta(folder)
   config = ml_collections.ConfigDict(meta['config'])
   if config.task not in TASKS:
     raise CfnError(
@@ -64,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
   devices.check_platform()
   config.eval_batch_size = flags.batch
   module = importlib.import_module(TASKS[config.task])
-  with stopping.ending():
+  with stopping.ending(), reading.named():
     told = module.predict(
       folder,
       config,

@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from cfn_jax import arguments, terminal
-from cfn_jax.data import listing, prepare, prepare_proposals
+from cfn_jax.data import bucket_records, listing, prepare, prepare_proposals
 
 # The number of skipped files that are printed at the end; `index.json` lists them all.
 _SHOWN = 5
@@ -66,7 +66,7 @@ def _prepare_images(argv: list[str]) -> None:
   parser = arguments.Parser('cfn_jax.prepare', __doc__)
   add = parser.add_argument
   add('--source', action='place', required=True, help='folder of images, or tar file')
-  add('--out', action='place', required=True, help='folder to write')
+  add('--out', action='source', required=True, help='folder to write, or gs://BUCKET/PATH')
   add('--short-side', dest='short_side_px', type=int, default=256, help='px; 0 leaves sizes alone')
   add('--quality', type=int, default=95, help='of the JPEGs, 1..100')
   add('--shards', dest='num_shards', type=int, default=0, help='0: one per 256 images, up to 256')
@@ -78,7 +78,8 @@ def _prepare_images(argv: list[str]) -> None:
     '--synsets', action='place', default='', help='of those numbers: meta.mat, or a wnid per line'
   )
   flags = parser.parse(argv)
-  index = prepare.prepare(**vars(flags))
+  with bucket_records.sending(flags.out, again=flags.verify) as out:
+    index = prepare.prepare(**{**vars(flags), 'out': out})
   for line in index['skipped'][:_SHOWN]:
     terminal.answer(f'left out: {line["name"]}: {line["reason"]}')
   size = sum(shard['bytes'] for shard in index['shards'])

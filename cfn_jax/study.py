@@ -24,7 +24,7 @@ from absl import app, flags
 
 from cfn_jax import command, places, terminal
 from cfn_jax.errors import CfnError
-from cfn_jax.studies import conduct, declaration, plan
+from cfn_jax.studies import conduct, declaration, plan, shared
 from cfn_jax.training import stopping, store
 
 
@@ -33,7 +33,7 @@ def define_flags() -> flags.FlagHolder[ml_collections.ConfigDict]:
   holder = command.define_config()
   text = flags.DEFINE_string
   text('study', None, 'name of a study that comes with the package, or FILE.py (required)')
-  text('workdir', None, 'folder of the study (default studies/<study>)')
+  text('workdir', None, 'folder of the study, or gs://BUCKET/PATH (default studies/<study>)')
   text('part', '1/1', 'i/n: runs the i-th of n parts, from 1; all parts share the workdir')
   text('seeds', None, 'seeds of all runs, such as 0,1 (default: those declared)')
   labelled = 'class folders for evaluations that need labels (default: the images of the runs)'
@@ -73,32 +73,33 @@ def run(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> list[str]:
   command.check_task(config, text, command.PRETEXTS)
   if config.distributed.mode != 'off':
     raise CfnError("distributed.mode: each run of a study has one host: 'off'; --part splits it")
-  workdir = places.resolve(given.workdir or f'studies/{study.name}', '--workdir')
-  store.check_path(workdir)
   labelled = str(places.resolve(given.labelled, '--labelled')) if given.labelled else ''
   if labelled and not pathlib.Path(labelled).is_dir():
     raise CfnError(f'--labelled={labelled}: there is no such folder')
   part = _read_part(given.part)
   if rate is not None and not math.isfinite(rate):
     raise CfnError(f'--images-per-second={rate}: a finite number is needed')
-  planner = plan.Planner(
-    study,
-    config_text=text,
-    given=command.get_given(holder),
-    workdir=workdir,
-    seeds=_read_seeds(given.seeds),
-    labelled_root=labelled,
-  )
-  return conduct.conduct(
-    study,
-    planner.plan(),
-    workdir,
-    part=part,
-    images_per_second=rate or 0.0,
-    dry_run=bool(given['dry-run'].value),
-    report=config.report,
-    command=shlex.join(['python', '-m', 'cfn_jax.study', *sys.argv[1:]]),
-  )
+  with shared.opened(given.workdir or f'studies/{study.name}', '--workdir') as (workdir, sync):
+    store.check_path(workdir)
+    planner = plan.Planner(
+      study,
+      config_text=text,
+      given=command.get_given(holder),
+      workdir=workdir,
+      seeds=_read_seeds(given.seeds),
+      labelled_root=labelled,
+    )
+    return conduct.conduct(
+      study,
+      planner.plan(),
+      workdir,
+      part=part,
+      images_per_second=rate or 0.0,
+      dry_run=bool(given['dry-run'].value),
+      report=config.report,
+      command=shlex.join(['python', '-m', 'cfn_jax.study', *sys.argv[1:]]),
+      sync=sync,
+    )
 
 
 def _read_part(text: str) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from absl import app, flags
 
 from cfn_jax import arguments as command_lines
 from cfn_jax import command, places, terminal
+from cfn_jax.buckets import addresses, reading
 from cfn_jax.data import feed, folder, listing, pipeline
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation.frozen import responses, units
@@ -200,7 +201,7 @@ def _make_parser(part: str, about: str, out: str) -> command_lines.Parser:
   """Makes the parser of a part that draws from weights."""
   parser = command_lines.Parser(f'cfn_jax.visualize {part}', about)
   add = parser.add_argument
-  add('--weights', action='place', required=True, help='workdir, step or file')
+  add('--weights', action='source', required=True, help='workdir, step or file')
   add('--step', default='latest', help="of a workdir: 'latest', 'best' or a number")
   add('--collection', default='params', choices=('params', 'ema'), help='which of a checkpoint')
   add('--out', action='place', default=out, help=f'picture to write (default {out})')
@@ -235,21 +236,24 @@ def write_report(argv: list[str]) -> None:
   """Writes the report of workdirs."""
   parser = command_lines.Parser('cfn_jax.visualize report', REPORT)
   add = parser.add_argument
-  add('--workdir', action='place', required=True, help='folders of runs, separated by commas')
+  add('--workdir', action='source', required=True, help='folders of runs, separated by commas')
   add('--out', action='place', help=f'page to write (of one workdir: WORKDIR/{folders.PAGE})')
   given = parser.parse(argv)
   parts = places.split(given.workdir, '--workdir')
   for part in parts:
-    places.check({'--workdir': part}, given=True)
-  named = {places.resolve(part, '--workdir'): places.local(part, '--workdir') for part in parts}
-  workdirs = list(named.values())
+    places.check({'--workdir': part}, given=True, addresses=('--workdir',))
+  found = [reading.local(part, '--workdir') for part in parts]
+  workdirs = list({places.resolve(str(path), '--workdir'): path for path in found}.values())
   if not given.out and len(workdirs) > 1:
     terminal.fail('--out is needed with several workdirs: name the page to write, FILE.html')
   out = places.local(given.out or workdirs[0] / folders.PAGE, '--out')
   if out.suffix.lower() not in ('.html', '.htm'):
     terminal.fail(f'--out={out}: the name must end in .html')
-  page.write(workdirs, out)
-  terminal.say(f'{out}: {out.stat().st_size / 1e6:.1f} MB')
+  with reading.named():
+    page.write(workdirs, out)
+  if not given.out and places.is_address(parts[0]):
+    reading.send(out)
+  terminal.say(f'{addresses.show(out)}: {out.stat().st_size / 1e6:.1f} MB')
 
 
 # Each reads its own arguments; the name of the part is not among them.

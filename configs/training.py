@@ -93,6 +93,7 @@ def add_images(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   d.val_split = 'imagenet2012:validation'  # as split, for validation or test
   d.val_fraction = 0.1  # held out by a hash of the names where neither of these is named
   d.val_max_images = 0  # largest number of images to validate or test on, a random subset; 0: all
+  d.cache_dir = ''  # records of a bucket are copied there, on each host; '': to the user's cache
   add_loading(d)
   return d
 

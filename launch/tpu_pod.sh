@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Trains on all hosts of a Cloud TPU slice on which the project is installed in ~/cfn_jax.
 #
-#   TPU=my-slice ZONE=us-central2-b CONFIG=configs/cfn.py WORKDIR=/mnt/shared/runs/cfn \
+#   TPU=my-slice ZONE=us-central2-b CONFIG=configs/cfn.py WORKDIR=gs://my-bucket/runs/cfn \
 #     launch/tpu_pod.sh [--dry-run] [--config.FIELD=VALUE ...]
 set -euo pipefail
 : "${TPU:?set TPU to the name of the TPU slice}"
 : "${ZONE:?set ZONE to its zone, such as us-central2-b}"
 : "${CONFIG:?set CONFIG to a config, such as configs/cfn.py}"
-: "${WORKDIR:?set WORKDIR to a folder that all hosts see (a mounted disk or bucket)}"
+: "${WORKDIR:?set WORKDIR to gs://BUCKET/PATH, or to a folder that all hosts see}"
 
 dry=
 if [[ "${1:-}" == --dry-run ]]; then dry=echo; shift; fi

@@ -13,6 +13,14 @@ os.environ.setdefault(
 )
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.5')
 
+# No test asks a server but its own.
+os.environ |= {
+  'STORAGE_EMULATOR_HOST': 'http://127.0.0.1:1',
+  'NO_GCE_CHECK': 'true',
+  'AWS_ENDPOINT_URL': 'http://127.0.0.1:1',
+  'AWS_EC2_METADATA_DISABLED': 'true',
+}
+
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent

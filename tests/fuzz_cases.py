@@ -25,7 +25,15 @@ REALS = ('nan', 'inf', '-inf', '-1', '0', '1', 'x', '', '1e-400', '1e30', 'True'
 SWITCHES = ('True', 'False', 'maybe', '2', '', '()')
 TUPLES = ('()', '(1,)', 'x', "('a',", '((1, 2),)', "('conv9',)", '(1, 2, 3)', "('conv1', 5)", '')
 WORDS = ('', 'x', 'None', '0', 'é', 'a\nb', '[/b]', '\udce9', 'x' * 300)
-ADDRESSES = ('gs://bucket/x', 's3://x', 'file:///tmp', 'https://x/y.npz', '~nobody_here/x', '~')
+ADDRESSES = (
+  'gs://x',
+  's3://x',
+  'hdfs://host/x',
+  'file:///tmp',
+  'https://x/y.npz',
+  '~nobody_here/x',
+  '~',
+)
 # The smallest run of each config, on six images.
 PUZZLES = {'permutations.num': 4, 'model.permutations_per_pass': 1}
 NETWORK = {'model.width': 0.05, 'model.fc6_features': 4, 'model.fc7_features': 4}

@@ -25,9 +25,11 @@ ROOMS = {
   'names': set(),
   'places': set(),
   'terminal': {'names'},
+  'buckets/addresses': set(),
+  'buckets': {'buckets'},
   'models': {'models'},
-  'training': {'training'},
-  'data': {'data'},
+  'training': {'training', 'buckets'},
+  'data': {'data', 'buckets'},
   'jigsaw/permutation_sets': {'jigsaw/permutation_sets', 'data/file_kinds'},
   'jigsaw/colours': set(),
   'data/resampling': set(),
@@ -40,9 +42,9 @@ ROOMS = {
   'jigsaw/transform': {'data/pipeline', 'data/streams', 'data/images', 'jigsaw/puzzle'},
   'jigsaw/network': {'models'},
   'jigsaw/pretext': {'training/task', 'data', 'models', 'jigsaw'},
-  'jigsaw/initial': {'jigsaw/pretext', 'models', 'transfer'},
+  'jigsaw/initial': {'jigsaw/pretext', 'models', 'transfer', 'buckets/reading'},
   'jigsaw/task': {'training', 'data', 'models', 'jigsaw', 'pictures'},
-  'transfer': {'models', 'training/step_folders', 'transfer'},
+  'transfer': {'models', 'training/step_folders', 'transfer', 'buckets/reading'},
   'timing/hardware': set(),
   'timing/hlo': set(),
   'timing/program': {'timing/hlo'},
@@ -54,6 +56,7 @@ ROOMS = {
     'jigsaw',
     'evaluation',
     'timing',
+    'buckets',
     'arguments',
     'command',
     'environment',
@@ -105,6 +108,7 @@ ROOMS = {
   'studies/declaration': {'config_files'},
   'studies': {
     'studies',
+    'buckets',
     'report',
     'evaluation/identity',
     'evaluation/labelled',
@@ -129,6 +133,7 @@ ROOMS = {
     'report',
     'studies',
     'timing',
+    'buckets',
     'command',
     'environment',
     'idle',
@@ -138,7 +143,7 @@ ROOMS = {
   },
 }
 # What every room may use.
-SHARED = {'errors', 'fields', 'names', 'places', 'terminal'}
+SHARED = {'errors', 'fields', 'names', 'places', 'terminal', 'buckets/addresses'}
 LEAVES = (
   'fields.py',
   'idle.py',

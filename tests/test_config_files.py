@@ -128,8 +128,9 @@ FIELDS = {
   'c.data = 5': "'data' is a section",
   'c.puzzle.global_mean = (1.0, "x", 2.0)': "puzzle.global_mean = 'x': a number is needed",
   'c.puzzle.global_mean = ()': 'puzzle.global_mean = (): at least one value',
-  "c.data.root = 's3://bucket/photos'": 'data.root=s3://bucket/photos is an address',
-  "c.init_from = 'gs://bucket/run'": 'init_from=gs://bucket/run is an address',
+  "c.data.root = 'hdfs://host/photos'": 'data.root=hdfs://host/photos is an address',
+  "c.init_from = 'hdfs://host/run'": 'init_from=hdfs://host/run is an address',
+  "c.permutations.file = 'gs://bucket/x.npy'": 'permutations.file=gs://bucket/x.npy is an address',
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from cfn_jax import command, places
+from cfn_jax import command
 from cfn_jax.data import sources
 from cfn_jax.data.record import SourceError
 
@@ -73,5 +73,7 @@ def test_a_second_folder_without_its_list_is_refused(source, tmp_path):
 @pytest.mark.parametrize('address', ['gs://bucket/photos', 's3://bucket'])
 def test_the_address_of_a_bucket_is_refused(field, address, tmp_path):
   (tmp_path / '1.jpg').write_bytes(b'x')
-  with pytest.raises(places.PlaceError, match=f'{address} is an address.*mount it as a folder'):
+  with pytest.raises(
+    SourceError, match=rf'{address}: records alone are read there.* or mount the bucket'
+  ):
     sources.open_sources(**{'source': 'folder', 'root': str(tmp_path), field: address})

@@ -24,19 +24,26 @@ def free_port():
     return probe.getsockname()[1]
 
 
-def start_processes(workdir, *arguments, count=2, heartbeat_s=HEARTBEAT_S):
-  """Starts `count` trainers that join; their output goes to files beside the workdir."""
+def start_processes(
+  workdir, *arguments, count=2, heartbeat_s=HEARTBEAT_S, address='', environments=({}, {})
+):
+  """Starts `count` trainers that join; their output goes to files beside the workdir.
+
+  Args:
+    address: what they are told instead of the workdir.
+    environments: what each has besides.
+  """
   environment = os.environ | {
     'XLA_FLAGS': '--xla_force_host_platform_device_count=1',
     'PYTHONPATH': str(conftest.REPOSITORY),
   }
-  address = f'127.0.0.1:{free_port()}'
+  coordinator = f'127.0.0.1:{free_port()}'
   processes = []
   for index in range(count):
     log = workdir.parent / f'{workdir.name}-{index}.log'
     joined = {
       'mode': 'explicit',
-      'coordinator': address,
+      'coordinator': coordinator,
       'num_processes': count,
       'process_id': index,
       'heartbeat_s': heartbeat_s,
@@ -46,9 +53,9 @@ def start_processes(workdir, *arguments, count=2, heartbeat_s=HEARTBEAT_S):
     with log.open('w') as file:
       processes.append(
         subprocess.Popen(
-          [*command, f'--workdir={workdir}'],
+          [*command, f'--workdir={address or workdir}'],
           cwd=conftest.REPOSITORY,
-          env=environment,
+          env=environment | environments[index],
           stdout=file,
           stderr=file,
         )

@@ -252,8 +252,8 @@ def test_places_on_the_disk_pass():
 
 COMMANDS = {
   'prepare': (['--source=gs://x', '--out=o'], ['--source', 'gs://x', '--out=o'],
-              ['--source=.', '--out=s3://o']),
-  'convert': (['--from=gs://x', '--out=o'], ['--checkpoint', 'gs://x', '--out=o', '--to=npz'],
+              ['--source=.', '--out=hdfs://o']),
+  'convert': (['--from=hdfs://x', '--out=o'], ['--checkpoint', 'file://x', '--out=o', '--to=npz'],
               ['--from=x.npz', '--out=gs://o']),
   'permutations': (['--input=gs://x'], ['--num=9', '--out=gs://o.npy'],
                    ['--num=9', '--plot', 'gs://o.png']),

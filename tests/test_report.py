@@ -331,7 +331,7 @@ def test_what_is_no_workdir_is_refused(tmp_path, make_run, without_charts):
     (('--workdir=',), '--workdir is empty'),
     (('--workdir=RUN,',), '--workdir is empty'),
     (('--workdir=nowhere',), '--workdir=nowhere: there is no such folder'),
-    (('--workdir=gs://b/r',), '--workdir=gs://b/r is an address'),
+    (('--workdir=hdfs://b/r',), '--workdir=hdfs://b/r is an address'),
     (('--workdir=RUN', '--out=x.png'), '--out=x.png: the name must end in .html'),
     (('--workdir=RUN', '--out=/proc/x.html'), '--out'),
     (('--workdir=RUN,nowhere',), '--out is needed with several workdirs'),

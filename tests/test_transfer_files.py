@@ -530,7 +530,7 @@ def test_a_safetensors_header_of_any_length_is_no_pickle(tmp_path, length):
 def test_a_path_that_is_not_there_is_named(tmp_path):
   with pytest.raises(weights_lib.WeightsError, match='no such file or folder'):
     files.load_weights(tmp_path / 'nothing')
-  for address in ('gs://bucket/run', 's3://bucket/model.pth'):
+  for address in ('hdfs://host/run', 'https://host/model.pth'):
     with pytest.raises(places.PlaceError, match=f'{address} is an address'):
       files.load_weights(address)
   assert set(step_folders.COLLECTIONS) == {'params', 'ema'}

@@ -229,16 +229,30 @@ def _load_summary(root: pathlib.Path) -> dict[str, Any]:
     what = 'is a file, not a folder' if root.exists() else 'does not exist'
     raise SourceError(f'{root} {what}; data.root names a folder that cfn_jax.prepare wrote')
   try:
-    stated = json.loads((root / INDEX).read_bytes())
-    known = stated['format'] == FORMAT
-  except FileNotFoundError:
-    if (root / SETTINGS).is_file():
+    text = (root / INDEX).read_bytes()
+  except OSError:
+    text = b''
+    if not (root / INDEX).exists() and (root / SETTINGS).is_file():
       done = len(list(root.glob('shard-*.json')))
       raise SourceError(
         f'{root} is not finished ({done} shards are): give cfn_jax.prepare the same command again'
       ) from None
-    known = False
-  except (OSError, ValueError, KeyError, TypeError, RecursionError):
+  return check_summary(text, root)
+
+
+def check_summary(text: bytes, root: object) -> dict[str, Any]:
+  """Returns what an index file says.
+
+  Args:
+    root: the folder that holds it, for errors.
+
+  Raises:
+    SourceError: prepare did not write it, another version did, or it is damaged.
+  """
+  try:
+    stated = json.loads(text)
+    known = stated['format'] == FORMAT
+  except (ValueError, KeyError, TypeError, RecursionError):
     known = False
   if not known:
     raise SourceError(
@@ -252,8 +266,8 @@ def _load_summary(root: pathlib.Path) -> dict[str, Any]:
     )
   wrong = _wrong_field(stated)
   if wrong:
-    raise SourceError(f'{root / INDEX} is damaged: its {wrong} is missing or wrong. {_MEND}')
-  return stated
+    raise SourceError(f'{root}/{INDEX} is damaged: its {wrong} is missing or wrong. {_MEND}')
+  return dict(stated)
 
 
 def _wrong_field(stated: dict[str, Any]) -> str:

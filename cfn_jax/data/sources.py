@@ -29,7 +29,7 @@ __all__ = [
 _OPENERS: dict[str, tuple[str, tuple[str, ...]]] = {
   'bundled': ('bundled.open_bundled', ('crops_per_photograph', 'val_crops_per_photograph')),
   'folder': ('folder.open_folder', ('root', 'val_root', 'val_fraction')),
-  'records': ('array_records.open_records', ('root', 'val_root', 'val_fraction')),
+  'records': ('array_records.open_records', ('root', 'val_root', 'val_fraction', 'cache_dir')),
   'tfds': (
     'tfds_source.open_tfds',
     ('root', 'split', 'val_root', 'val_split', 'val_fraction'),
@@ -38,7 +38,7 @@ _OPENERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 KINDS = tuple(_OPENERS)
 # Fields that are off if they are ''; numbers have defaults that are not off.
-_TEXTS = ('root', 'split', 'val_root', 'val_split')
+_TEXTS = ('root', 'split', 'val_root', 'val_split', 'cache_dir')
 
 
 def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
@@ -70,6 +70,19 @@ def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
   raise SourceError(f'{told}: not read with data.source = {source!r}; {remedy}')
 
 
+def _copy(source: str, field: str, address: str, cache_dir: str) -> str:
+  """Copies records of a bucket to this host; returns their folder."""
+  if source != 'records':
+    raise SourceError(
+      f'data.{field} = {address}: records alone are read there, and data.source is {source!r}: '
+      'prepare the images (python -m cfn_jax.prepare --source=DIR --out=gs://BUCKET/PATH) and take '
+      "'records', or mount the bucket (docs/data.md, 'A bucket mount')"
+    )
+  from cfn_jax.data import bucket_records
+
+  return str(bucket_records.copy(address, f'data.{field}', cache_dir))
+
+
 def open_sources(
   *,
   source: str,
@@ -80,6 +93,7 @@ def open_sources(
   val_fraction: float = 0.1,
   crops_per_photograph: int = 800,
   val_crops_per_photograph: int = 320,
+  cache_dir: str = '',
 ) -> tuple[Source, Source]:
   """Opens (training, validation). Only listings are read; '' and 0 mean off.
 
@@ -94,6 +108,7 @@ def open_sources(
     val_fraction: the share held out by a hash of the names if neither of these is set; 0 holds out
       nothing, and the validation source is empty.
     crops_per_photograph, val_crops_per_photograph: 'bundled' only.
+    cache_dir: 'records': where those of a bucket are copied to; '': in the user's cache.
 
   Raises:
     SourceError: with the fault, its place and the remedy.
@@ -106,8 +121,12 @@ def open_sources(
     raise SourceError(f'data.root is empty: data.source = {source!r} needs a folder')
   opener, read = _OPENERS[source]
   arguments = {field: fields[field] for field in read}
-  if root and source != 'tfds':  # it may know buckets
-    arguments['root'] = places.local(root)
+  copies = arguments.pop('cache_dir', '')
+  for field in ('root', 'val_root'):
+    if places.is_address(arguments.get(field, '')):
+      arguments[field] = _copy(source, field, arguments[field], copies)
+  if root and source != 'tfds':
+    arguments['root'] = places.local(arguments['root'])
   module, _, function = opener.partition('.')
   opened: tuple[Source, Source] = getattr(
     importlib.import_module(f'cfn_jax.data.{module}'), function

@@ -21,6 +21,7 @@ SPREAD = frozenset(
   {
     'checkpoint_every_steps',
     'compilation_cache_dir',
+    'data.cache_dir',
     'data.num_threads',
     'data.num_workers',
     'data.read_ahead_batches',

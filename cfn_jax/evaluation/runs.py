@@ -17,9 +17,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from cfn_jax import places, terminal
+from cfn_jax.buckets import addresses
 from cfn_jax.evaluation import identity
 from cfn_jax.pictures import class_scores
-from cfn_jax.training import devices, loop, provenance, scoring, settings, stopping
+from cfn_jax.training import devices, loop, mirror, provenance, scoring, settings, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints
 from cfn_jax.transfer import weights as weights_lib
@@ -124,7 +125,7 @@ def present(
   )
   show(found)
   class_scores.draw_charts(workdir, charts or {})
-  terminal.say(f'everything is in {workdir}')
+  terminal.say(f'everything is in {addresses.show(workdir)}')
 
 
 def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Path) -> Figures:
@@ -175,6 +176,7 @@ def remember(
   figures: Figures = places.make_plain(compute())
   if not jax.process_index():
     places.write_json(path, {'figures': figures, 'settings': wanted}, indent=2)
+    mirror.push(folder)
   return figures
 
 

@@ -18,6 +18,7 @@ import ml_collections
 import numpy as np
 
 from cfn_jax import fields, terminal
+from cfn_jax.buckets import addresses
 from cfn_jax.data import feed, images, pipeline, views
 from cfn_jax.errors import CfnError
 from cfn_jax.inpainting import masks, transform
@@ -118,7 +119,7 @@ def execute(
   if jax.process_index():
     return found
   if not found:
-    terminal.say(f'{workdir}: the run is finished; more steps continue it')
+    terminal.say(f'{addresses.show(workdir)}: the run is finished; more steps continue it')
   rows = [
     [row.get(name) for name in (*COMPARED, 'step')]
     for row in metrics.read_rows(workdir / 'metrics.jsonl')
@@ -130,7 +131,7 @@ def execute(
       f'best at step {step:,}: validation error {error:.3f}; filling in the mean colour '
       f'{mean:.3f}, the mean of what is visible {own:.3f}'
     )
-  terminal.say(f'everything is in {workdir}')
+  terminal.say(f'everything is in {addresses.show(workdir)}')
   return found
 
 

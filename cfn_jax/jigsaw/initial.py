@@ -6,10 +6,10 @@ from one with 100. task.py uses it for a run that begins at step 0.
 """
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from cfn_jax.buckets import reading
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.models import cfn, inputs
 from cfn_jax.transfer import checkpoints, files, surgery
@@ -40,7 +40,7 @@ def load_initial(
 def _read(path: str, pretext: pretexts.Pretext) -> tuple[weights_lib.Params, str]:
   """Returns the layers of a path, adapted to this run's input, and notes about them."""
   if isinstance(pretext.model, cfn.Stacked):  # only its own runs have such a trunk
-    return checkpoints.read_params(pathlib.Path(path).expanduser()), ''
+    return checkpoints.read_params(reading.local(path)), ''
   weights = files.load_weights(path)
   theirs = weights.origin.get('permutations')
   if theirs and theirs != pretext.questions.rows.tolist():

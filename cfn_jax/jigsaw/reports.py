@@ -8,6 +8,7 @@ from typing import Any
 import ml_collections
 
 from cfn_jax import terminal
+from cfn_jax.buckets import addresses
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, questions
 from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
@@ -136,7 +137,7 @@ def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path, what: str) ->
   """Prints the last figures of a run, and those of its best evaluation, of `what`."""
   rows = [row for row in metrics.read_rows(workdir / 'metrics.jsonl') if 'val_accuracy' in row]
   if not figures:
-    terminal.say(f'{workdir}: the run is finished; more steps continue it')
+    terminal.say(f'{addresses.show(workdir)}: the run is finished; more steps continue it')
   if not rows or 'train_loss' not in figures:
     return
   best = max(rows, key=lambda row: row['val_accuracy'])
@@ -146,4 +147,6 @@ def say_closing(figures: Mapping[str, Any], workdir: pathlib.Path, what: str) ->
       f'{name} at step {row["step"]:,}: validation accuracy {row["val_accuracy"]:.2%} (95 % '
       f'interval {low:.2%} to {high:.2%}), loss {row["val_loss"]:.3f}, {row["val_count"]:,} {what}'
     )
-  terminal.say(f'training loss {figures["train_loss"]:.3f}; everything is in {workdir}')
+  terminal.say(
+    f'training loss {figures["train_loss"]:.3f}; everything is in {addresses.show(workdir)}'
+  )

@@ -62,7 +62,8 @@ def start_from(
   """Loads the weights that the config names for step 0; a resumed run does not need them."""
   from cfn_jax.jigsaw import initial  # late: it imports the readers of all formats
 
-  path = str(pathlib.Path(config.init_from))
+  path = config.init_from
+  path = path if places.is_address(path) else str(pathlib.Path(path))
   task = dataclasses.replace(task, fingerprint={**task.fingerprint, 'init_from': path})
   if step_folders.find_steps(workdir / 'checkpoints') and not config.start_over:
     return task

@@ -3,9 +3,10 @@
 import json
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cfn_jax import places, terminal
+from cfn_jax.buckets import addresses
 from cfn_jax.report import page
 from cfn_jax.studies import declaration, disk, executions, records, runner, table
 from cfn_jax.training import provenance
@@ -24,6 +25,7 @@ def conduct(
   report: bool = True,
   command: str = '',
   run_one: runner.RunOne = runner.run_process,
+  sync: Callable[[], object] = lambda: None,
 ) -> list[str]:
   """Does what is left of a part of a study, and writes the table of all of it.
 
@@ -63,12 +65,13 @@ def conduct(
       run_one=run_one,
       measured=measured,
       ended=lambda: table.write(study, planned, workdir, command),
+      sync=sync,
     )
     terminal.say('', f'done in {_clock(time.monotonic() - begun)}')
   table.publish(study, planned, workdir, command)
   if report:
     page.write_at_end(workdir)
-  terminal.say(f'everything is in {workdir}')
+  terminal.say(f'everything is in {addresses.show(workdir)}')
   return [each.name for each in mine if records.read_failure(workdir / each.name)]
 
 

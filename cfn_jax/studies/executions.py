@@ -7,6 +7,8 @@ from typing import Any
 
 import ml_collections
 
+from cfn_jax.buckets import addresses
+
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
@@ -44,7 +46,7 @@ class Execution:
     """Returns the arguments of the main command."""
     return [
       f'--config={self.config_text}',
-      f'--workdir={workdir / self.name}',
+      f'--workdir={addresses.show(workdir / self.name)}',
       *(f'--config.{name}={value}' for name, value in self.changes.items()),
     ]
 

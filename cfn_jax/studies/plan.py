@@ -14,6 +14,7 @@ from typing import Any
 import ml_collections
 
 from cfn_jax import config_files, fields, idle
+from cfn_jax.buckets import addresses
 from cfn_jax.data import pipeline
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity, labelled
@@ -30,7 +31,9 @@ DEFAULTS = {'keep_latest': 1, 'keep_best': 0, 'report': False}
 # The evaluations whose images have labels.
 LABELLED = ('frozen_layers', 'recognition', 'linear_probe', 'knn', 'voc_classification')
 # Where things lie is no part of what a run is: the images stand in its settings by content.
-PLACES = frozenset({'data.root', 'data.val_root', 'init_from', 'permutations.file', 'weights'})
+PLACES = frozenset(
+  {'data.cache_dir', 'data.root', 'data.val_root', 'init_from', 'permutations.file', 'weights'}
+)
 
 
 class Planner:
@@ -107,7 +110,7 @@ class Planner:
     ):
       _update(config, values, where)
     if run.start:
-      config.init_from = str(self._workdir / f'{run.start}_s{seed}')
+      config.init_from = addresses.show(self._workdir / f'{run.start}_s{seed}')
     with _naming(f'run {run.name}'):
       config_files.check(config)
     return config
@@ -138,7 +141,7 @@ class Planner:
   def _plan_evaluation(
     self, run: declaration.Run, trained: executions.Execution, evaluation: declaration.Evaluation
   ) -> executions.Execution:
-    where, weights = f'evaluation {evaluation.name}', str(self._workdir / trained.name)
+    where, weights = f'evaluation {evaluation.name}', addresses.show(self._workdir / trained.name)
     of_run = not evaluation.config
     text = self._text if of_run else evaluation.config
     with _naming(where):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from cfn_jax import terminal
-from cfn_jax.studies import executions, records
+from cfn_jax.studies import executions, records, shared
 from cfn_jax.training import metrics, stopping
 
 POLL_S = 1.0  # seconds between two looks at what a run has logged
@@ -33,12 +33,14 @@ def execute(
   run_one: RunOne,
   measured: Callable[[float], None],
   ended: Callable[[], object],
+  sync: Callable[[], object] = lambda: None,
 ) -> None:
   """Runs executions that are not done; of those before, what failed or was stopped resumes.
 
   Args:
     measured: is told once the images a second of the first run.
     ended: is called after each.
+    sync: makes the workdir what it is for others, see `shared.opened`.
   """
   unmeasured = [measured]
 
@@ -53,7 +55,7 @@ def execute(
     def watch(each: executions.Execution = each, folder: pathlib.Path = folder) -> bool:
       if not (unmeasured or each.stop_when_left):
         return False
-      rows = metrics.read_rows(folder / 'metrics.jsonl')
+      rows = metrics.read_rows(shared.find_live(folder) / 'metrics.jsonl')
       rates = [row['images_per_second'] for row in rows if row.get('images_per_second')]
       if rates and unmeasured and each.trains:
         unmeasured.pop()(rates[-1])
@@ -61,13 +63,16 @@ def execute(
 
     terminal.say('', f'---- {each.name}, {number + 1} of {len(left)}')
     records.write_state(each, workdir, 'started')
+    sync()
     message = run_one(each.command(workdir), watch)
+    sync()
     if message:
       terminal.say(f'{each.name} failed: {message}; the others run')
     elif each.trains:
       records.write_figures(each, workdir)
     records.write_state(each, workdir, 'failed' if message else 'finished', message)
     ended()
+    sync()
 
 
 def run_process(arguments: list[str], watch: Watch) -> str:

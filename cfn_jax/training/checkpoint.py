@@ -2,9 +2,12 @@
 
 `<workdir>/checkpoints/<step>/` holds `state` (arrays, Orbax), `meta` (JSON: fingerprint, config,
 digests of the arrays) and, once evaluated, `metrics` (JSON). A step is there whole or not at all,
-since it is written under another name first. A damaged one is renamed, never deleted.
+since it is written under another name first. A damaged one is renamed, never deleted. Where the
+workdir stands for an address in a bucket, the first host alone writes, and what it wrote is sent
+there (mirror.py); the other hosts fetch what they read.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import gc
@@ -18,7 +21,8 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from cfn_jax.training import digests, step_folders, store_errors
+from cfn_jax.buckets import addresses, objects, reading
+from cfn_jax.training import digests, mirror, step_folders, store_errors
 from cfn_jax.training.fingerprints import check_fingerprint, say_changes
 from cfn_jax.training.step_folders import CheckpointError, DamagedError
 
@@ -68,35 +72,37 @@ class Checkpoints:
     self.folder.mkdir(parents=True, exist_ok=True)
     self._quiet = contextlib.ExitStack()
     self._quiet.enter_context(store_errors.quiet_threads())
-    self._writer = ocp.AsyncCheckpointer(
-      ocp.CompositeCheckpointHandler(
-        state=ocp.StandardCheckpointHandler(),
-        meta=digests.MetaHandler(),
-        metrics=ocp.JsonCheckpointHandler('metrics'),
-      )
-    )
+    self._mirror = mirror.find(workdir)
+    self._writes = not (self._mirror and jax.process_index())
+    self._writer = digests.open_writer(alone=bool(self._mirror))
+    self._sender = concurrent.futures.ThreadPoolExecutor(1)
+    self._sending: concurrent.futures.Future[None] | None = None
 
   def __enter__(self) -> 'Checkpoints':
     return self
 
   def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
     lost = kind is not None and issubclass(kind, jax.errors.JaxRuntimeError)
-    if lost and jax.process_count() > 1:
+    if lost and jax.process_count() > 1 and not self._mirror:
       return  # a save ends when all hosts have saved, and one of them may be gone
     try:
       self.wait()
       self._prune()
+      if self._mirror and kind is None:
+        self._share(self._mirror)
     finally:
       self._writer.close()
+      self._sender.shutdown()
       self._quiet.close()
 
   def wait(self) -> None:
-    """Returns once every save is on the disk.
+    """Returns once every save is on the disk, and in the bucket where the run lives in one.
 
     Raises:
       CheckpointError: one of them is not.
     """
-    self._guard(self._writer.wait_until_finished)
+    sending, self._sending = self._sending, None
+    self._guard(sending.result if sending else self._writer.wait_until_finished)
 
   def steps(self) -> list[int]:
     """Returns the steps on the disk, the newest last."""
@@ -117,11 +123,13 @@ class Checkpoints:
 
   def meta(self, step: int) -> dict[str, Any]:
     """Reads the JSON of a step, see `step_folders.read_meta`."""
-    return step_folders.read_meta(self.folder / str(step))
+    with reading.named():
+      return step_folders.read_meta(self.folder / str(step))
 
   def restore(self, step: int, target: Any) -> Any:
     """Reads a step's arrays, see `step_folders.read_state`."""
-    return step_folders.read_state(self.folder / str(step), target)
+    with reading.named():
+      return step_folders.read_state(self.folder / str(step), target)
 
   def resume(
     self,
@@ -150,7 +158,7 @@ class Checkpoints:
     for step in reversed(self.steps()):
       try:
         meta = self.meta(step)
-        where = str(self.folder / str(step))
+        where = addresses.show(self.folder / str(step))
         check_fingerprint(meta['fingerprint'], fingerprint, where=where, init_from=init_from)
         start = Start(step, self.restore(step, target), meta, notes)
         break
@@ -175,6 +183,8 @@ class Checkpoints:
     Returns the step, its state, and what was wrong with those before it.
     """
     self.wait()
+    if self._mirror:
+      self._share(self._mirror)
     notes: list[str] = []
     while self.steps():
       step = self.best() if self.best() >= 0 else self.latest()
@@ -183,7 +193,7 @@ class Checkpoints:
       except DamagedError as error:
         self._set_aside(step)
         notes.append(f'{error}; it is kept as {step_folders.DAMAGED}{step}')
-    raise CheckpointError(f'{self.folder} holds no checkpoint that can be read')
+    raise CheckpointError(f'{self.folder} holds no checkpoint that can be read', *notes)
 
   def save(
     self, step: int, state: Any, meta: Mapping[str, Any], figures: Mapping[str, float]
@@ -197,30 +207,50 @@ class Checkpoints:
       CheckpointError: this save cannot begin, or the one before it failed.
     """
     self.wait()
+    if not self._writes:
+      return
     scored = self._best.removeprefix('-') in figures
     if step in self.steps():
       if scored and jax.process_index() == 0:
         step_folders.add_figures(self.folder / str(step), figures)
       return
     self._prune()
+    copies = digests.copy_to_host(state)
+    alone = self._mirror and jax.process_count() > 1  # arrays of several hosts want all of them
     items: dict[str, Any] = {
-      'state': ocp.args.StandardSave(state),
-      'meta': digests.MetaSave(dict(meta), digests.copy_to_host(state)),
+      'state': ocp.args.StandardSave(digests.replace_leaves(state, copies) if alone else state),
+      'meta': digests.MetaSave(dict(meta), copies),
     }
     if scored:
       items['metrics'] = ocp.args.JsonSave(dict(figures))
     first, self._saving = self._saving < 0, step
     path = self.folder / str(step)
     self._guard(lambda: self._writer.save(path, args=ocp.args.Composite(**items)))
+    if self._mirror:
+      self._sending = self._sender.submit(self._send, self._mirror)
     if first:  # a store that loses data must not lose a run
       self.wait()
       step_folders.read_back(path, state)
+
+  def _send(self, opened: mirror.Mirror) -> None:
+    """Sends the step that is being saved, once it is whole here; beside training."""
+    self._writer.wait_until_finished()
+    opened.push()
+
+  def _share(self, opened: mirror.Mirror) -> None:
+    """Has every host hold the steps that the first one has; all call it together."""
+    if jax.process_count() > 1:
+      multihost_utils.sync_global_devices('the first host has sent its steps')
+      if not self._writes:
+        opened.fetch(files=False)
 
   def _guard(self, act: Callable[[], Any]) -> None:
     """Says which step was lost where a save fails, in the background or at once."""
     try:
       act()
       return
+    except objects.BucketError as error:  # says what is saved where
+      raise CheckpointError(f'step {self._saving}: {error}') from error
     except Exception as error:  # whatever the file system, tensorstore or Orbax raise
       reason = store_errors.shorten(error)
     gc.collect()  # other writes that failed report it when they go: while that is hushed
@@ -238,7 +268,9 @@ class Checkpoints:
     return [step for _, step in sorted(known, reverse=True)]
 
   def _set_aside(self, step: int) -> None:
-    if jax.process_index() == 0:
+    if self._mirror:
+      self._mirror.set_aside(self.folder / str(step))
+    if self._mirror or jax.process_index() == 0:
       step_folders.set_aside(self.folder / str(step))
     if jax.process_count() > 1:
       multihost_utils.sync_global_devices(f'step {step} is set aside')
@@ -248,7 +280,7 @@ class Checkpoints:
 
     Each is renamed first: one that is half deleted must not look like a checkpoint.
     """
-    if jax.process_index():
+    if jax.process_index():  # that of a bucket drops what the first one has deleted there
       return
     steps = self.steps()
     kept = {*steps[-self._keep_latest :], *self._ranked()[: self._keep_best]}
@@ -258,6 +290,8 @@ class Checkpoints:
       if name.isdecimal() and int(name) < max(steps, default=-1):
         doomed.append(path)
     for path in doomed:
+      if self._mirror:
+        self._mirror.drop(path)
       path.rename(path.with_name(f'{DELETING}{path.name}'))
     for path in self.folder.glob(f'{DELETING}*'):
       shutil.rmtree(path, ignore_errors=True)

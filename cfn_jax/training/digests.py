@@ -26,6 +26,11 @@ def name_leaves(tree: Any) -> dict[str, Any]:
   return {name_path(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
+def replace_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
+  """Returns a tree with leaves of the same names in the places of its own."""
+  return jax.tree.unflatten(jax.tree.structure(tree), [leaves[name] for name in name_leaves(tree)])
+
+
 def name_path(path: tuple[Any, ...]) -> str:
   """Returns the name of a place in a tree of classes, dicts or tuples."""
   return '/'.join(str(getattr(k, 'name', getattr(k, 'key', getattr(k, 'idx', k)))) for k in path)
@@ -108,3 +113,23 @@ class MetaSave(ocp.args.CheckpointArgs):
 
   meta: Mapping[str, Any]
   copies: Mapping[str, np.ndarray]
+
+
+def open_writer(*, alone: bool) -> ocp.AsyncCheckpointer:
+  """Makes what saves steps, with their digests.
+
+  Args:
+    alone: each host saves for itself; else all hosts save together.
+  """
+  number = jax.process_index()
+  ours = {'active_processes': {number}, 'barrier_sync_key_prefix': f'host {number}'}
+  hosts = ocp.options.MultiprocessingOptions(**ours if alone else {})
+  return ocp.AsyncCheckpointer(
+    ocp.CompositeCheckpointHandler(
+      state=ocp.StandardCheckpointHandler(multiprocessing_options=hosts),
+      meta=MetaHandler(),
+      metrics=ocp.JsonCheckpointHandler('metrics'),
+      composite_options=ocp.CompositeOptions(multiprocessing_options=hosts),
+    ),
+    multiprocessing_options=hosts,
+  )

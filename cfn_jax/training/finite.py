@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from cfn_jax.buckets import addresses
 from cfn_jax.errors import CfnError
 from cfn_jax.training import task as tasks
 
@@ -92,8 +93,9 @@ class Watch:
     more = f'; {total} steps of at most {self._limit}' if self._limit else ''
     raise NonFiniteError(
       f'the loss or its gradient is not finite at step {bad} (seen at step {step}{more}); '
-      f'{len(records)} records, {", ".join(records[:4])} ..., all of them in {listed}; the batch '
-      f'is drawn in {self._workdir / "bad_batch.png"}; '
+      f'{len(records)} records, {", ".join(records[:4])} ..., all of them in '
+      f'{addresses.show(listed)}; the batch is drawn in '
+      f'{addresses.show(self._workdir / "bad_batch.png")}; '
       + (f'the last good checkpoint is step {saved}' if saved >= 0 else 'no checkpoint before it')
       + '; a smaller learning_rate is the usual cure'
     )

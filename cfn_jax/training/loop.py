@@ -9,6 +9,7 @@ import jax
 import ml_collections
 
 from cfn_jax import places, terminal
+from cfn_jax.buckets import addresses
 from cfn_jax.training import (
   checkpoint,
   devices,
@@ -65,7 +66,7 @@ def fit(
       if not all((workdir / name).exists() for name in task.end_pictures):  # ended before that
         _draw_end(task, workdir, saver, state)
       if changes:
-        _say(f'{workdir} ended at step {first}: nothing more is trained{changes}')
+        _say(f'{addresses.show(workdir)} ended at step {first}: nothing more is trained{changes}')
       return {}
     evaluate = scoring.make_evaluate(task, mesh)
     writer = stack.enter_context(_open_writer(task, config, workdir, first - bool(row)))
@@ -230,7 +231,8 @@ def _say(message: str) -> None:
 def _say_stopped(step: int, workdir: pathlib.Path) -> str:
   if not step:
     return 'stopped before the first step; the same command starts again'
-  return f'stopped after step {step}, which is saved in {workdir}; the same command resumes there'
+  where = addresses.show(workdir)
+  return f'stopped after step {step}, which is saved in {where}; the same command resumes there'
 
 
 def _open_workdir(

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 
 from cfn_jax import terminal
+from cfn_jax.buckets import addresses
 from cfn_jax.training import stopping
 
 STARTS = 'starts.jsonl'
@@ -62,7 +63,9 @@ def show_summary(rows: list[tuple[str, str]], workdir: pathlib.Path) -> None:
   """Prints what is about to run, on the first host; `rows`: (what, value)."""
   if jax.process_index():
     return
-  terminal.show_pairs([('workdir', str(workdir)), ('devices', describe_devices()), *rows])
+  terminal.show_pairs(
+    [('workdir', addresses.show(workdir)), ('devices', describe_devices()), *rows]
+  )
 
 
 @contextlib.contextmanager

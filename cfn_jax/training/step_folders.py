@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from cfn_jax.buckets import folders
 from cfn_jax.training import digests
 from cfn_jax.training.store_errors import (
   CheckpointError,
@@ -91,6 +92,7 @@ def read_state(folder: pathlib.Path, target: Any) -> Any:
     CheckpointError: the step holds other arrays.
     DamagedError: it does not hold what was saved.
   """
+  folders.bring(folder)
   saved = read_meta(folder)[digests.ARRAYS]
   abstract = jax.tree.map(_abstract, target)
   leaves = digests.name_leaves(abstract)
@@ -142,6 +144,7 @@ def read_params(folder: pathlib.Path, collection: str) -> tuple[Params, dict[str
     )
   if collection not in COLLECTIONS:
     raise CheckpointError(f"weights = '{collection}' is unknown: one of {', '.join(COLLECTIONS)}")
+  folders.bring(folder)
   meta = read_meta(folder)
   saved = {k: v for k, v in meta[digests.ARRAYS].items() if k.startswith(f'{collection}/')}
   if not saved and collection != 'params':

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from cfn_jax.buckets import addresses
 from cfn_jax.training import checkpoint, store_errors
 
 STEP = 10**9  # the longest name of a step
@@ -35,8 +36,8 @@ def check_path(workdir: pathlib.Path) -> None:
     for fault, found in faults.items():
       if found:
         raise checkpoint.CheckpointError(
-          f'--workdir={workdir}: the checkpoint store loses what is saved under a path with {fault}'
-          f" ('{part}'); take another --workdir"
+          f'--workdir={addresses.show(workdir)}: the checkpoint store loses what is saved under a '
+          f"path with {fault} ('{part}'); take another --workdir"
         )
 
 

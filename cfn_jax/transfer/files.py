@@ -11,7 +11,8 @@ import textwrap
 import zipfile
 from typing import Any
 
-from cfn_jax import places, terminal
+from cfn_jax import terminal
+from cfn_jax.buckets import addresses, reading
 from cfn_jax.models import inputs
 from cfn_jax.transfer import arrays, caffe, cards, checkpoints, layouts, networks, pytorch
 from cfn_jax.transfer import weights as weights_lib
@@ -57,6 +58,8 @@ def load_weights(
 ) -> weights_lib.Weights:
   """Reads weights from a workdir, its `checkpoints`, a step, `state` in it, or a file.
 
+  Each may lie in a bucket.
+
   Args:
     step: 'latest', 'best' or a number, for a workdir.
     collection: 'params' or 'ema', for a checkpoint.
@@ -65,12 +68,18 @@ def load_weights(
   Raises:
     WeightsError: with the fault, its place and the remedy.
   """
-  path = places.local(path)
+  with reading.named():
+    found = _load(reading.local(path), step, collection, assumed or Assumed())
+  return found.replace(origin={k: addresses.rename(v) for k, v in found.origin.items()})
+
+
+def _load(path: pathlib.Path, step: str, collection: str, assumed: Assumed) -> weights_lib.Weights:
+  """Reads weights from a place on the disk, see `load_weights`."""
   if not path.exists():
     raise WeightsError(f'{path}: there is no such file or folder')
   file = find_file(path)
   if not file.is_dir():
-    found = load_file(file, assumed=assumed or Assumed())
+    found = load_file(file, assumed=assumed)
   else:
     found = checkpoints.read_checkpoint(path, step=step, collection=collection)
     networks.find_width(found)

@@ -1,0 +1,232 @@
+"""A bucket for tests: Google's emulator on a free port of 127.0.0.1, behind a proxy that fails.
+
+The proxy passes requests on, and answers itself what a test asks for: 503, 403, a dropped
+connection. It also keeps what the emulator ignores, the condition that an object is absent or still
+of a generation.
+"""
+
+import contextlib
+import http.client
+import http.server
+import json
+import os
+import re
+import socket
+import threading
+import time
+import urllib.parse
+from unittest import mock
+
+import pytest
+
+pytest.importorskip('google.cloud.storage', reason="needs the extra 'gcs'")
+server = pytest.importorskip('gcp_storage_emulator.server', reason='needs gcp-storage-emulator')
+
+BUCKET = 'bucket'
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+  """Passes requests on to the emulator.
+
+  Attributes:
+    faults: functions from (method, path with query) to what is done: None: pass on; 503: that
+      status; 0.1: a pause of that length in seconds; 'drop': the connection is closed; 'drop
+      after': it is, once the request was served.
+    seen: methods and paths of all requests.
+  """
+
+  daemon_threads = True
+
+  def __init__(self, port):
+    super().__init__(('127.0.0.1', 0), _Handler)
+    self.port, self.faults, self.seen = port, [], []
+    self.generations, self.mutex = {}, threading.Lock()
+
+  def handle_error(self, request, client_address):
+    pass  # clients that were killed
+
+  @property
+  def address(self):
+    return f'http://127.0.0.1:{self.server_address[1]}'
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+  protocol_version = 'HTTP/1.1'
+  disable_nagle_algorithm = True
+
+  def log_message(self, *_):
+    pass
+
+  def serve(self):
+    body = self.read_body()
+    proxy = self.server
+    proxy.seen.append((self.command, self.path))
+    fault = next((f for fault in proxy.faults if (f := fault(self.command, self.path))), None)
+    if isinstance(fault, float):
+      time.sleep(fault)
+    if fault == 'drop':
+      self.connection.shutdown(socket.SHUT_RDWR)
+      self.close_connection = True
+      return
+    if isinstance(fault, int):
+      self.answer(fault, json.dumps({'error': {'code': fault, 'message': 'asked for'}}).encode())
+      return
+    with proxy.mutex:
+      refused = self.find_unmet(body)
+      if not refused:
+        answer = self.pass_on(body)
+    if refused:
+      self.answer(412, b'{"error": {"code": 412, "message": "conditionNotMet"}}')
+    elif fault == 'drop after':
+      self.connection.shutdown(socket.SHUT_RDWR)
+      self.close_connection = True
+    else:
+      self.answer(answer.status, answer.body, answer.getheaders())
+
+  do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = serve  # noqa: N815
+
+  def read_body(self):
+    if self.headers.get('Transfer-Encoding') == 'chunked':
+      parts = []
+      while size := int(self.rfile.readline(), 16):
+        parts.append(self.rfile.read(size))
+        self.rfile.readline()
+      self.rfile.readline()
+      return b''.join(parts)
+    return self.rfile.read(int(self.headers.get('Content-Length') or 0))
+
+  def find_unmet(self, body):
+    """Tells whether the request's condition on the generation is not met."""
+    query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+    wanted = query.get('ifGenerationMatch')
+    if not wanted or self.command != 'POST':
+      return False
+    name = query['name'][0] if 'name' in query else re.search(rb'"name": ?("[^"]*")', body)[1]
+    name = name if isinstance(name, str) else json.loads(name)
+    return wanted[0] != self.find_generation(name)
+
+  def find_generation(self, name):
+    """Returns the generation of an object that is there, '0' for none."""
+    upstream = http.client.HTTPConnection('127.0.0.1', self.server.port)
+    upstream.request('GET', f'/storage/v1/b/{BUCKET}/o/{urllib.parse.quote(name, safe="")}')
+    answer = upstream.getresponse()
+    found = answer.read()
+    upstream.close()
+    return str(json.loads(found)['generation']) if answer.status == 200 else '0'
+
+  def pass_on(self, body):
+    upstream = http.client.HTTPConnection('127.0.0.1', self.server.port)
+    headers = {k: v for k, v in self.headers.items() if k.lower() != 'transfer-encoding'}
+    headers['Content-Length'] = str(len(body))
+    upstream.request(self.command, self.path, body=body, headers=headers)
+    answer = upstream.getresponse()
+    answer.body = answer.read()
+    upstream.close()
+    return answer
+
+  def answer(self, status, body, headers=()):
+    self.send_response(status)
+    for name, value in headers:
+      if name.lower() not in (
+        'content-length',
+        'transfer-encoding',
+        'connection',
+        'date',
+        'server',
+      ):
+        self.send_header(name, value)
+    self.send_header('Content-Length', str(len(body)))
+    self.end_headers()
+    self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def serving():
+  """Starts an emulator with one bucket and its proxy; names that to the client, and yields it."""
+  with contextlib.closing(socket.socket()) as free:
+    free.bind(('127.0.0.1', 0))
+    port = free.getsockname()[1]
+  emulator = server.create_server('127.0.0.1', port, in_memory=True, default_bucket=BUCKET)
+  emulator.start()
+  proxy = Proxy(port)
+  threading.Thread(target=proxy.serve_forever, daemon=True).start()
+  with mock.patch.dict(os.environ, {'STORAGE_EMULATOR_HOST': proxy.address}):
+    try:
+      yield proxy
+    finally:
+      proxy.shutdown()
+      proxy.server_close()
+      emulator.stop()
+
+
+class Bucket:
+  """The bucket behind a proxy, by Google's own client and past all faults."""
+
+  def __init__(self, proxy):
+    from google.auth import credentials
+    from google.cloud import storage
+
+    self._port = proxy.port
+    self._client = storage.Client(
+      project='test',
+      credentials=credentials.AnonymousCredentials(),
+      client_options={'api_endpoint': f'http://127.0.0.1:{proxy.port}'},
+    )
+    self._bucket = self._client.bucket(BUCKET)
+
+  def names(self, prefix=''):
+    """Returns the names of all objects below a prefix, without it."""
+    return [
+      each.name.removeprefix(prefix) for each in self._client.list_blobs(BUCKET, prefix=prefix)
+    ]
+
+  def read(self, name):
+    return self._bucket.blob(name).download_as_bytes()
+
+  def download(self, prefix, folder):
+    """Copies the objects below a prefix into a folder."""
+    for name in self.names(prefix):
+      (folder / name).parent.mkdir(parents=True, exist_ok=True)
+      (folder / name).write_bytes(self.read(f'{prefix}{name}'))
+
+  def write(self, name, data=b'x'):
+    self._bucket.blob(name).upload_from_string(data)
+
+  def clear(self):
+    """Deletes all objects at once."""
+    upstream = http.client.HTTPConnection('127.0.0.1', self._port)
+    upstream.request('GET', '/wipe?keep-buckets=true')
+    assert upstream.getresponse().status == 200
+    upstream.close()
+    return self
+
+  def delete(self, *names):
+    for name in names:
+      self._bucket.blob(name).delete()
+
+
+@contextlib.contextmanager
+def failing(proxy, *faults):
+  """Has the proxy fail as asked, see `Proxy.faults`."""
+  proxy.faults.extend(faults)
+  try:
+    yield
+  finally:
+    proxy.faults.clear()
+
+
+def answer(what, method='', part='', times=1, after=0):
+  """Makes a fault: `what`, a few times, for requests of a method whose path holds a part.
+
+  Args:
+    after: how many such requests are served before.
+  """
+  left = [after + times]
+
+  def fault(asked, path):
+    if method not in ('', asked) or part not in urllib.parse.unquote_plus(path) or not left[0]:
+      return None
+    left[0] -= 1
+    return what if left[0] < times else None
+
+  return fault

@@ -1,0 +1,273 @@
+"""Addresses and objects: what is refused at once, what is tried again, what is read there."""
+
+import os
+import socket
+import sys
+import time
+
+import bucket_cases
+import numpy as np
+import pytest
+from test_transfer_checkpoints import saved  # noqa: F401  (a fixture)
+
+from cfn_jax import convert, idle, places
+from cfn_jax.buckets import addresses, folders, objects, reading
+from cfn_jax.errors import CfnError
+from cfn_jax.training import mirror
+from cfn_jax.transfer import files
+
+
+@pytest.fixture(scope='module')
+def proxy():
+  with bucket_cases.serving() as proxy:
+    yield proxy
+
+
+@pytest.fixture
+def bucket(proxy):
+  return bucket_cases.Bucket(proxy).clear()
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  reading._fetch.cache_clear()
+  return tmp_path / 'cache'
+
+
+def refusal(address):
+  """Returns the one line by which a workdir is refused, within ten seconds."""
+  began = time.monotonic()
+  with pytest.raises(CfnError) as caught:
+    mirror.resolve(address, '--workdir')
+  assert time.monotonic() - began < 10
+  message = str(caught.value)
+  assert '\n' not in message and len(message) < 500
+  return message
+
+
+@pytest.mark.parametrize(
+  ('address', 'says'),
+  [
+    ('gs://', "'' is no name of a bucket"),
+    ('gs://bucket', 'name a folder in the bucket, gs://bucket/runs'),
+    ('gs://bucket/', 'name a folder in the bucket, gs://bucket/runs'),
+    ('gs://UPPER/run', "'UPPER' is no name of a bucket"),
+    ('gs://bucket/a//b', "the part '' cannot stand in it"),
+    ('gs://bucket/a/../b', "the part '..' cannot stand in it"),
+    ('gs://bucket/a\x07b', 'a character that cannot be printed'),
+    ('abfs://bucket/run', 'is an address of a kind that is not read: gs://BUCKET/PATH and s3://'),
+    ('hdfs://host/run', 'is an address of a kind that is not read: gs://BUCKET/PATH and s3://'),
+    ('GS://bucket/run', 'is an address of a kind that is not read: gs://BUCKET/PATH and s3://'),
+  ],
+)
+def test_an_address_that_can_be_none_is_refused(address, says):
+  message = refusal(address)
+  assert message.startswith(f'--workdir={address}') and says in message
+
+
+@pytest.mark.parametrize(
+  ('faults', 'says'),
+  [
+    ([(403, 'GET', '/o?')], 'its objects cannot be listed: gs://bucket/runs/a/: access is denied'),
+    ([(401, 'GET', '/o?')], 'Anonymous credentials cannot be refreshed'),
+    ([(403, 'POST', '')], 'nothing can be written there: gs://bucket/runs/a/.probe_'),
+    ([(403, 'DELETE', '')], 'what is written there cannot be deleted, as old checkpoints must be'),
+    ([(503, 'GET', '')], 'the server answers 503'),
+    ([('drop', 'GET', '')], 'the server cannot be reached'),
+  ],
+)
+def test_what_a_bucket_does_not_allow_is_said_at_once(faults, says, proxy, bucket):
+  made = [bucket_cases.answer(*fault, times=1000) for fault in faults]
+  with bucket_cases.failing(proxy, *made):
+    message = refusal('gs://bucket/runs/a')
+  assert message.startswith('--workdir=gs://bucket/runs/a') and says in message
+
+
+def test_a_bucket_that_is_not_there_is_said(proxy):
+  assert refusal('gs://nobucket/run').endswith('there is no bucket gs://nobucket')
+
+
+def test_a_server_that_is_gone_or_mute_is_said_at_once(monkeypatch):
+  with socket.create_server(('127.0.0.1', 0)) as mute:  # it takes connections and never answers
+    monkeypatch.setenv('STORAGE_EMULATOR_HOST', f'http://127.0.0.1:{mute.getsockname()[1]}')
+    monkeypatch.setattr(objects, 'PROBE_TIMEOUT', (0.3, 0.3))
+    assert 'Read timed out' in refusal('gs://bucket/run')
+  assert 'Connection refused' in refusal('gs://bucket/run')
+
+
+def test_credentials_that_are_not_there_are_named(monkeypatch, tmp_path):
+  monkeypatch.delenv('STORAGE_EMULATOR_HOST')
+  monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
+  message = refusal('gs://bucket/run')
+  assert 'there are no credentials (File ' in message and 'none.json was not found' in message
+  assert 'gcloud auth application-default login' in message
+
+
+@pytest.mark.parametrize(
+  ('address', 'library', 'extra'),
+  [('gs://bucket/run', 'google.cloud.storage', 'gcs'), ('s3://bucket/run', 'boto3', 's3')],
+)
+def test_a_missing_extra_is_named(address, library, extra, monkeypatch):
+  for name in [name for name in sys.modules if name.startswith('cfn_jax.buckets.')]:
+    if name.endswith('_store'):
+      monkeypatch.delitem(sys.modules, name)
+      monkeypatch.delattr(sys.modules['cfn_jax.buckets'], name.rpartition('.')[2])
+  monkeypatch.setitem(sys.modules, library, None)
+  assert f"pip install 'cfn_jax[{extra}]'" in refusal(address)
+
+
+@pytest.mark.parametrize(
+  ('there', 'says'),
+  [
+    ('runs/a', 'is an object: name a folder of its own'),
+    ('runs/a/b/run.lock', 'another run lies in it, gs://bucket/runs/a/b: name'),
+    ('runs/run.lock', 'lies in another run, gs://bucket/runs: name a folder of its own'),
+    ('runs/a/c1/1.jpg', 'holds other objects, such as c1/1.jpg, and no run: name'),
+  ],
+)
+def test_a_place_that_is_taken_is_refused(there, says, bucket):
+  bucket.write(there)
+  assert says in refusal('gs://bucket/runs/a')
+
+
+@pytest.mark.parametrize('there', ['runs/ab/run.lock', 'runs/a/config.json', 'runs/a/run.lock'])
+def test_neighbours_of_the_same_beginning_and_its_own_files_are_not_in_the_way(there, bucket):
+  bucket.write(there)
+  mirror.resolve('gs://bucket/runs/a', '--workdir')
+  assert bucket.names() == [there]  # the probe is gone
+
+
+def test_a_host_without_a_disk_for_it_says_so(monkeypatch, tmp_path):
+  (tmp_path / 'file').touch()
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+  message = refusal('gs://bucket/run')
+  assert 'cannot be made a folder: Not a directory' in message and 'XDG_CACHE_HOME' in message
+  monkeypatch.delenv('XDG_CACHE_HOME')
+  monkeypatch.delenv('HOME')
+  monkeypatch.setattr(os.path, 'expanduser', lambda text: text)  # a user without an account
+  assert 'there is no home folder: set XDG_CACHE_HOME' in refusal('gs://bucket/run')
+
+
+def test_a_disk_without_room_is_said_before_anything_is_fetched(bucket, tmp_path, monkeypatch):
+  bucket.write('runs/a/config.json', b'x' * 3_000_000)
+  free = folders.shutil.disk_usage(tmp_path)
+  monkeypatch.setattr(folders.shutil, 'disk_usage', lambda _: free._replace(free=1_000_000))
+  with pytest.raises(objects.BucketError, match=r'takes 3 MB, and .* has 1 MB free'):
+    reading.local('gs://bucket/runs/a')
+
+
+@pytest.mark.parametrize('name', ['é ü/x y.json', 'plus+sign', '[brackets] & more'])
+def test_names_come_through(name, bucket, tmp_path):
+  store = objects.Objects(addresses.Address('gs', 'bucket', 'a'))
+  store.write(name, b'data')
+  assert store.find('') == [objects.Found(name, 4, pytest.approx(time.time(), abs=5))]
+  assert store.read(name)[0] == bucket.read(name) == b'data'
+  store.download(store.find('')[0], tmp_path / 'file')
+  assert (tmp_path / 'file').read_bytes() == b'data'
+  store.delete(name)
+  store.delete(name)  # as it may come twice
+  assert bucket.names() == []
+
+
+def test_an_object_is_written_only_over_the_version_that_was_read(bucket):
+  store = objects.Objects(addresses.Address('gs', 'bucket', 'a'))
+  first = store.write('x', b'1', objects.ABSENT)
+  with pytest.raises(objects.ChangedError):
+    store.write('x', b'2', objects.ABSENT)
+  second = store.write('x', b'3', first)
+  with pytest.raises(objects.ChangedError):
+    store.write('x', b'4', first)
+  assert store.read('x') == (b'3', second)
+
+
+def test_a_request_is_tried_again_ever_more_slowly_and_not_for_ever(proxy, bucket, monkeypatch):
+  store, pauses = objects.Objects(addresses.Address('gs', 'bucket', 'a'), patience=20.0), []
+  clock = [0.0]
+  monkeypatch.setattr(objects.time, 'monotonic', lambda: clock[0])
+
+  def sleep(seconds):
+    pauses.append(seconds)
+    clock[0] += seconds
+
+  monkeypatch.setattr(objects.time, 'sleep', sleep)
+  monkeypatch.setattr(objects.random, 'uniform', lambda low, high: high)
+  with bucket_cases.failing(proxy, bucket_cases.answer(503, 'GET', times=4)):
+    assert store.find('') == []
+  assert pauses == [0.5, 1, 2, 4]
+  with (
+    bucket_cases.failing(proxy, bucket_cases.answer(503, 'GET', times=1000)),
+    pytest.raises(objects.PassingError, match='tried for 20 seconds'),
+  ):
+    store.find('')
+
+
+def test_weights_are_read_from_a_run_a_step_a_folder_and_a_file(saved, bucket, tmp_path, capsys):  # noqa: F811
+  workdir, params = saved
+  for path in workdir.rglob('*'):
+    if path.is_file():
+      bucket.write(f'runs/a/{path.relative_to(workdir).as_posix()}', path.read_bytes())
+  for place in ('runs/a', 'runs/a/', 'runs/a/checkpoints', 'runs/a/checkpoints/3'):
+    found = files.load_weights(f'gs://bucket/{place}')
+    np.testing.assert_array_equal(found.params['conv1']['bias'], params['conv1']['bias'])
+    assert found.origin['file'] == 'gs://bucket/runs/a/checkpoints/3'
+    assert found.origin['permutations']
+  convert.main(['--checkpoint=gs://bucket/runs/a', '--to=npz', f'--out={tmp_path / "out"}'])
+  for path in (tmp_path / 'out').iterdir():
+    bucket.write(f'exported/{path.name}', path.read_bytes())
+  local = files.load_weights(tmp_path / 'out')
+  for place in ('exported', 'exported/weights.npz'):
+    there = files.load_weights(f'gs://bucket/{place}')
+    assert there.input == local.input and there.order == local.order
+    np.testing.assert_array_equal(there.params['conv1']['kernel'], local.params['conv1']['kernel'])
+  with pytest.raises(CfnError, match=r"^gs://bucket/runs/a: no step '7'; there are 3"):
+    files.load_weights('gs://bucket/runs/a', step='7')
+  with pytest.raises(CfnError, match=r'^gs://bucket/none: there is nothing'):
+    files.load_weights('gs://bucket/none')
+  bucket.write('photos/c1/1.jpg')
+  with pytest.raises(CfnError, match='holds no run and no weights, but other objects'):
+    files.load_weights('gs://bucket/photos')
+
+
+def test_what_a_process_read_goes_with_it_and_what_was_left_goes_with_the_next(cache, bucket):
+  left = cache / 'cfn_jax' / 'buckets' / 'read_by_999999999'
+  left.mkdir(parents=True)
+  bucket.write('runs/a/config.json')
+  path = reading.local('gs://bucket/runs/a')
+  assert (path / 'config.json').is_file() and not left.exists()
+  assert addresses.show(path) == 'gs://bucket/runs/a'
+
+
+def test_several_weights_may_lie_in_buckets(tmp_path):
+  both = 'gs://bucket/a,gs://bucket/b'
+  assert places.split(both, '--weights') == ['gs://bucket/a', 'gs://bucket/b']
+  named = places.split_named('a=gs://bucket/x,b=runs/b', 'weights')
+  assert named == {'a': 'gs://bucket/x', 'b': 'runs/b'}
+  assert places.split_named('gs://bucket/a=b', 'weights') == {'': 'gs://bucket/a=b'}
+  assert idle._is_folder('gs://bucket/a', 'checkpoints')
+
+
+def test_a_local_folder_tells_its_address(tmp_path):
+  address = addresses.Address('gs', 'bucket', 'runs/a')
+  for owner in ('run', 'read_by_7'):
+    path = addresses.stage(address, owner)
+    assert addresses.find(path / 'x') == address / 'x'
+    assert addresses.rename(f'{path}/x: bad') == 'gs://bucket/runs/a/x: bad'
+  assert addresses.find(tmp_path) is None and addresses.show(tmp_path) == str(tmp_path)
+
+
+def test_a_listing_knows_whole_unfinished_and_set_aside_steps():
+  paths = [
+    'config.json', 'sub/', 'checkpoints/3/commit_success.txt', 'checkpoints/3/meta/metadata',
+    'checkpoints/4/meta/metadata', 'sub/checkpoints/5/commit_success.txt', '../x',
+  ]  # fmt: skip
+  address = addresses.Address('gs', 'bucket', 'a')
+  found = [objects.Found(f'a/{path}', 1, 0.0) for path in paths]
+  listing = folders.make_listing(found, address)
+  assert [*listing.files] == ['config.json']
+  assert {key: [*held] for key, held in listing.steps.items()} == {
+    ('checkpoints', '3'): ['commit_success.txt', 'meta/metadata'],
+    ('checkpoints', '4'): ['meta/metadata'],
+    ('sub/checkpoints', '5'): ['commit_success.txt'],
+  }

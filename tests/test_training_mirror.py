@@ -1,0 +1,269 @@
+"""Runs that live in a bucket: what arrives there, what the next start reads, what is refused."""
+
+import contextlib
+import json
+import time
+
+import bucket_cases
+import numpy as np
+import pytest
+import test_training_checkpoint as steps
+import tiny_task
+from test_training_loop import read_rows
+
+from cfn_jax.buckets import addresses, lease, objects
+from cfn_jax.training import checkpoint, loop, mirror, provenance
+
+NAME = 'runs/ein Lauf mit ü'
+ADDRESS = f'gs://{bucket_cases.BUCKET}/{NAME}'
+
+
+@pytest.fixture(scope='module')
+def proxy():
+  with bucket_cases.serving() as proxy:
+    yield proxy
+
+
+@pytest.fixture
+def bucket(proxy):
+  return bucket_cases.Bucket(proxy).clear()
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+  """Has each test start on a host that knows nothing of the bucket; others are made by it."""
+  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
+  for name, seconds in (('RENEW_SECONDS', 0.2), ('WATCH_SECONDS', 1.0), ('PAUSE', 0.1)):
+    monkeypatch.setattr(lease, name, seconds)
+
+  def use(name):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / name))
+    return tmp_path / name
+
+  use('host')
+  return use
+
+
+@contextlib.contextmanager
+def opened(address=ADDRESS):
+  with mirror.opened(mirror.resolve(address, '--workdir')) as workdir:
+    yield workdir
+
+
+def fit(address, **fields):
+  with opened(address) as workdir, provenance.recorded(workdir):
+    return loop.fit(tiny_task.make_task(), tiny_task.make_config(**fields), workdir)
+
+
+def save(*numbers, **keep):
+  with opened() as workdir:
+    steps.save_all(workdir, numbers, **keep)
+
+
+def resume():
+  with opened() as workdir:
+    return steps.resume(workdir)
+
+
+def test_a_run_in_a_bucket_is_that_on_a_disk_and_resumes_on_another_host(bucket, cache, tmp_path):
+  fit(ADDRESS, num_steps=6)
+  cache('other')
+  fit(ADDRESS)
+  plain = tmp_path / 'plain'
+  plain.mkdir()
+  loop.fit(tiny_task.make_task(), tiny_task.make_config(), plain)
+  with opened() as workdir:
+    assert read_rows(workdir) == read_rows(plain)
+    ours, theirs = (steps.open_checkpoints(folder) for folder in (workdir, plain))
+    with ours, theirs:
+      assert ours.steps() == theirs.steps() and ours.best() == theirs.best()
+      for name, digest in theirs.meta(12)['arrays'].items():
+        assert ours.meta(12)['arrays'][name] == digest
+  there = {name.partition('/')[0] for name in bucket.names(f'{NAME}/')}
+  assert {'checkpoints', 'config.json', 'metrics.jsonl', 'starts.jsonl', 'run.lock'} <= there
+  assert any(name.startswith('events.out.') for name in there)
+  assert not any(name.startswith('.') for name in there)
+  assert not (tmp_path / 'other' / 'cfn_jax' / 'buckets' / 'run' / 'gs' / 'bucket' / NAME).exists()
+
+
+def test_steps_are_kept_in_the_bucket_as_on_a_disk(bucket, tmp_path):
+  save(3, 6, 9, 12, keep_latest=1, keep_best=1)
+  plain = steps.save_all(tmp_path / 'plain', [3, 6, 9, 12], keep_latest=1, keep_best=1)
+  there = {name.partition('/')[0] for name in bucket.names(f'{NAME}/checkpoints/')}
+  assert there == {path.name for path in plain.iterdir()} == {'12'}
+  assert 'commit_success.txt' in bucket.names(f'{NAME}/checkpoints/12/')
+
+
+def test_figures_that_are_added_to_a_step_arrive(bucket):
+  with opened() as workdir, steps.open_checkpoints(workdir) as saver:
+    saver.save(3, steps.make_state(3), steps.META, {})
+    saver.save(3, steps.make_state(3), steps.META, {'score': 0.5})
+  assert json.loads(bucket.read(f'{NAME}/checkpoints/3/metrics/metrics')) == {'score': 0.5}
+
+
+def test_what_is_there_is_a_checkpoint_of_orbax(bucket, tmp_path):
+  import orbax.checkpoint as ocp
+
+  save(3)
+  bucket.download(f'{NAME}/checkpoints/3/', tmp_path / 'step')
+  read = ocp.StandardCheckpointer().restore(tmp_path / 'step' / 'state')
+  kernel = steps.make_state(3)['params']['conv1']['kernel']
+  np.testing.assert_array_equal(read['params']['conv1']['kernel'], kernel)
+
+
+def test_a_run_can_be_copied_from_a_disk_and_back(bucket, tmp_path):
+  plain = tmp_path / 'plain'
+  steps.save_all(plain, [3])
+  (plain / 'run.lock').touch()
+  for path in plain.rglob('*'):
+    if path.is_file():
+      bucket.write(f'{NAME}/{path.relative_to(plain).as_posix()}', path.read_bytes())
+  steps.assert_equal(resume().state, steps.make_state(3))
+  save(6)
+  bucket.download(f'{NAME}/', tmp_path / 'back')
+  steps.assert_equal(steps.resume(tmp_path / 'back').state, steps.make_state(6))
+
+
+def test_a_save_that_was_killed_is_set_aside_by_an_object(bucket, cache):
+  save(3, 6)
+  bucket.delete(f'{NAME}/checkpoints/6/commit_success.txt')
+  cache('other')
+  start = resume()
+  assert start.step == 3
+  assert ['an unfinished save' in note for note in start.notes] == [True]
+  marker = json.loads(bucket.read(f'{NAME}/checkpoints/6/set_aside.json'))
+  assert marker == {'state': 'unfinished'}
+  save(6, keep_latest=3)
+  assert 'commit_success.txt' in bucket.names(f'{NAME}/checkpoints/6.1/')
+  cache('third')
+  start = resume()
+  assert start.step == 6
+  steps.assert_equal(start.state, steps.make_state(6))
+  save(9)  # what was left unfinished before the newest step goes
+  assert not bucket.names(f'{NAME}/checkpoints/6/')
+
+
+def test_what_a_rule_of_the_bucket_deletes_is_a_damaged_step(bucket, cache):
+  save(3, 6, 9, keep_latest=3)
+  lost = [name for name in bucket.names() if '/9/state/d/' in name or '/6/meta/metadata' in name]
+  bucket.delete(*lost)
+  cache('other')
+  start = resume()
+  assert start.step == 3 and len(lost) > 1
+  for step, note in zip((9, 6), start.notes, strict=True):
+    assert f'{ADDRESS}/checkpoints/{step} is damaged' in note
+    marker = json.loads(bucket.read(f'{NAME}/checkpoints/{step}/set_aside.json'))
+    assert marker == {'state': 'damaged'}
+  save(9)
+  cache('third')
+  steps.assert_equal(resume().state, steps.make_state(9))
+  assert bucket.names(f'{NAME}/checkpoints/9/')  # it is never deleted
+
+
+def test_a_run_whose_checkpoints_were_deleted_is_not_begun_anew(bucket, cache):
+  with opened() as workdir:
+    (workdir / 'metrics.jsonl').write_text('{"step": 12}\n')
+    steps.save_all(workdir, [12])
+  bucket.delete(*[name for name in bucket.names() if '/checkpoints/' in name])
+  cache('other')
+  with pytest.raises(checkpoint.CheckpointError, match=r'but metrics\.jsonl goes to step 12'):
+    fit(ADDRESS)
+
+
+def test_a_server_that_fails_now_and_then_changes_nothing(proxy, bucket, cache):
+  faults = [
+    bucket_cases.answer(what, method)
+    for what in (503, 'drop', 'drop after', 429)
+    for method in ('GET', 'POST', 'DELETE')
+  ]
+  workdir = mirror.resolve(ADDRESS, '--workdir')
+  with bucket_cases.failing(proxy, *faults), mirror.opened(workdir):
+    steps.save_all(workdir, [3, 6, 9], keep_latest=1, keep_best=0)
+  cache('other')
+  steps.assert_equal(resume().state, steps.make_state(9))
+
+
+def test_a_server_that_vanishes_ends_the_run_and_the_same_command_sends_the_rest(
+  proxy, bucket, cache, monkeypatch
+):
+  save(3)
+  monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 1.0)
+  with (
+    pytest.raises(checkpoint.CheckpointError) as caught,
+    bucket_cases.failing(proxy),
+    opened() as workdir,
+    steps.open_checkpoints(workdir) as saver,
+  ):
+    proxy.faults.append(bucket_cases.answer('drop', 'POST', times=1000, after=8))
+    (workdir / 'metrics.jsonl').write_text('{"step": 6}')
+    saver.save(6, steps.make_state(6), steps.META, {'score': 1})
+    saver.wait()
+  told = str(caught.value)
+  assert told.startswith('step 6: gs://bucket/runs/')
+  assert 'tried for 1 seconds; step 3 is the newest there; kept on this host' in told
+  assert told.endswith(str(workdir / 'checkpoints' / '6'))
+  assert bucket.read(f'{NAME}/metrics.jsonl') == b'{"step": 6}'  # before the step
+  there = bucket.names(f'{NAME}/checkpoints/6/')
+  assert there and 'commit_success.txt' not in there
+  assert resume().step == 6
+  cache('other')
+  steps.assert_equal(resume().state, steps.make_state(6))
+
+
+def test_what_this_host_kept_does_not_count_once_another_has_run(proxy, bucket, cache, monkeypatch):
+  save(3)
+  monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 0.5)
+  with pytest.raises(checkpoint.CheckpointError), bucket_cases.failing(proxy), opened() as workdir:
+    proxy.faults.append(bucket_cases.answer('drop', method='POST', times=1000))
+    steps.save_all(workdir, [6])
+  cache('other')
+  save(5)
+  cache('host')
+  assert resume().step == 5
+
+
+def test_a_second_run_is_refused_and_one_that_is_gone_is_replaced(bucket, cache, monkeypatch):
+  with opened(), monkeypatch.context() as patient:
+    patient.setattr(lease, 'WATCH_SECONDS', 20.0)
+    began = time.monotonic()
+    cache('other')
+    with pytest.raises(lease.LeaseError, match=r'is in use by process [0-9]+ on .*: take another'):
+      resume()
+    cache('host')
+    assert time.monotonic() - began < 15  # a lock that is renewed is not watched to the end
+  held = {'host': 'elsewhere', 'pid': 1, 'since': 'yesterday', 'machine': 'x', 'token': 't'}
+  bucket.write(f'{NAME}/run.lock', json.dumps(held).encode())
+  with opened():
+    assert json.loads(bucket.read(f'{NAME}/run.lock'))['renewed'] >= 1
+  assert list(json.loads(bucket.read(f'{NAME}/run.lock'))) == ['token']
+
+
+def test_a_lock_whose_answer_was_lost_is_known_as_ones_own(proxy, bucket):
+  address = addresses.parse(ADDRESS, '--workdir')
+  lock = lease.Lease(address, objects.Objects(address))
+  with bucket_cases.failing(proxy, bucket_cases.answer('drop after', 'POST', 'ifGenerationMatch')):
+    lock.take(print)
+  assert lock.before == {}
+  lock.release()
+  assert json.loads(bucket.read(f'{NAME}/run.lock')) == {'token': lock.token}
+
+
+def test_a_run_whose_lock_was_taken_over_writes_nothing_more(bucket):
+  with (
+    pytest.raises(checkpoint.CheckpointError, match='process 7 on elsewhere'),
+    opened() as workdir,
+  ):
+    taken = json.dumps({'host': 'elsewhere', 'pid': 7, 'since': 'now', 'token': 't'}).encode()
+    bucket.write(f'{NAME}/run.lock', taken)
+    steps.save_all(workdir, [3])
+  assert bucket.names(f'{NAME}/') == ['run.lock']
+  assert bucket.read(f'{NAME}/run.lock') == taken
+
+
+def test_the_proxy_keeps_the_condition_that_the_emulator_ignores(bucket):
+  import requests
+
+  url = f'{bucket_cases.os.environ["STORAGE_EMULATOR_HOST"]}/upload/storage/v1/b/bucket/o'
+  options = {'uploadType': 'media', 'name': 'once', 'ifGenerationMatch': 0}
+  codes = [requests.post(url, params=options, data=b'x').status_code for _ in range(2)]
+  assert codes == [200, 412]
