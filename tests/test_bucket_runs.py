@@ -174,6 +174,7 @@ def test_every_tool_reads_a_run_there_and_evaluations_write_there(bucket, tmp_pa
   assert f'"path": "{run_there}"' in json.dumps(weights)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_study_lives_in_a_bucket(bucket, tmp_path):
   path = tmp_path / 'mine.py'
