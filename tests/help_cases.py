@@ -20,6 +20,7 @@ COMMANDS = (
   'benchmark',
   *(f'benchmark {part}' for part in ('permutations', 'input', 'step', 'compile', 'precision')),
   'benchmark dense',
+  'benchmark saving',
   'prepare',
   'prepare proposals',
   'convert',

@@ -18,8 +18,9 @@ TODAY = [page for page in PAGES if page != 'CHANGELOG.md']  # which names what i
 LONGEST_CELL = 120
 # Flags on the pages that other programs have, or the scripts of launch/.
 OTHERS_FLAGS = {
-  *('array', 'dry-run', 'file_format', 'manual_dir', 'nodes', 'requeue', 'shm-size', 'signal'),
-  'with',
+  *('accelerator-type', 'array', 'dry-run', 'file_format', 'location', 'manual_dir', 'nodes'),
+  *('command', 'recurse', 'requeue', 'shm-size', 'signal', 'source', 'version', 'with', 'worker'),
+  'zone',
 }
 FILES = {'caffemodel', 'csv', 'html', 'json', 'md', 'npy', 'npz', 'png', 'pth', 'py', 'safetensors'}
 
