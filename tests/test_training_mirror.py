@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import time
 
 import bucket_cases
 import numpy as np
@@ -11,7 +10,7 @@ import test_training_checkpoint as steps
 import tiny_task
 from test_training_loop import read_rows
 
-from cfn_jax.buckets import addresses, lease, objects
+from cfn_jax.buckets import objects
 from cfn_jax.training import checkpoint, loop, mirror, provenance
 
 NAME = 'runs/ein Lauf mit ü'
@@ -33,8 +32,7 @@ def bucket(proxy):
 def cache(monkeypatch, tmp_path):
   """Has each test start on a host that knows nothing of the bucket; others are made by it."""
   monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
-  for name, seconds in (('RENEW_SECONDS', 0.2), ('WATCH_SECONDS', 1.0), ('PAUSE', 0.1)):
-    monkeypatch.setattr(lease, name, seconds)
+  bucket_cases.hurry(monkeypatch)
 
   def use(name):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / name))
@@ -220,44 +218,6 @@ def test_what_this_host_kept_does_not_count_once_another_has_run(proxy, bucket, 
   save(5)
   cache('host')
   assert resume().step == 5
-
-
-def test_a_second_run_is_refused_and_one_that_is_gone_is_replaced(bucket, cache, monkeypatch):
-  with opened(), monkeypatch.context() as patient:
-    patient.setattr(lease, 'WATCH_SECONDS', 20.0)
-    began = time.monotonic()
-    cache('other')
-    with pytest.raises(lease.LeaseError, match=r'is in use by process [0-9]+ on .*: take another'):
-      resume()
-    cache('host')
-    assert time.monotonic() - began < 15  # a lock that is renewed is not watched to the end
-  held = {'host': 'elsewhere', 'pid': 1, 'since': 'yesterday', 'machine': 'x', 'token': 't'}
-  bucket.write(f'{NAME}/run.lock', json.dumps(held).encode())
-  with opened():
-    assert json.loads(bucket.read(f'{NAME}/run.lock'))['renewed'] >= 1
-  assert list(json.loads(bucket.read(f'{NAME}/run.lock'))) == ['token']
-
-
-def test_a_lock_whose_answer_was_lost_is_known_as_ones_own(proxy, bucket):
-  address = addresses.parse(ADDRESS, '--workdir')
-  lock = lease.Lease(address, objects.Objects(address))
-  with bucket_cases.failing(proxy, bucket_cases.answer('drop after', 'POST', 'ifGenerationMatch')):
-    lock.take(print)
-  assert lock.before == {}
-  lock.release()
-  assert json.loads(bucket.read(f'{NAME}/run.lock')) == {'token': lock.token}
-
-
-def test_a_run_whose_lock_was_taken_over_writes_nothing_more(bucket):
-  with (
-    pytest.raises(checkpoint.CheckpointError, match='process 7 on elsewhere'),
-    opened() as workdir,
-  ):
-    taken = json.dumps({'host': 'elsewhere', 'pid': 7, 'since': 'now', 'token': 't'}).encode()
-    bucket.write(f'{NAME}/run.lock', taken)
-    steps.save_all(workdir, [3])
-  assert bucket.names(f'{NAME}/') == ['run.lock']
-  assert bucket.read(f'{NAME}/run.lock') == taken
 
 
 def test_the_proxy_keeps_the_condition_that_the_emulator_ignores(bucket):

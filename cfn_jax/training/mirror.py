@@ -35,8 +35,9 @@ class Mirror:
   ) -> None:
     self.address, self.folder = address, folder
     self._lock = lock
-    self._store = objects.Objects(address)
+    self._store = objects.Objects(address, guard=lock.check if lock else lambda: None)
     self._sent: dict[pathlib.Path, Stamp] = {}  # of the files as they are in the bucket
+    self._versions: dict[pathlib.Path, str] = {}  # of those that this process wrote there
     self._doomed: list[str] = []
     self._mutex = threading.Lock()
 
@@ -89,7 +90,7 @@ class Mirror:
       if not self._lock:
         return
       try:
-        self._lock.check()
+        self._lock.doubt()
         files, steps = self._walk()
         for path in files:
           self._send(path)
@@ -173,8 +174,13 @@ class Mirror:
       target = self._find(path.parents[1]) / 'metrics' / 'metrics'
     else:
       target = self.address / path.relative_to(self.folder).as_posix()
-    self._store.write(target.path, data)
-    self._sent[path] = now
+    try:
+      version = self._store.write(target.path, data, self._versions.get(path))
+    except (objects.ChangedError, objects.MissingError):  # by hand, if the lock is held still
+      if self._lock:
+        self._lock.doubt()
+      version = self._store.write(target.path, data)
+    self._sent[path], self._versions[path] = now, version
 
   def _send_step(self, step: pathlib.Path) -> None:
     """Sends the folder of a step under a name that is free there, and then marks it as whole."""
@@ -187,11 +193,12 @@ class Mirror:
     paths = {path: stamp(path) for path in files}
 
     def send(path: pathlib.Path) -> None:
-      self._store.write((parent / name / path.relative_to(step).as_posix()).path, path)
+      target = parent / name / path.relative_to(step).as_posix()
+      self._store.write(target.path, path, objects.ABSENT)
 
     folders.transfer(send, [*paths])
     text = f'Checkpoint commit was successful to {parent / name}'
-    self._store.write((parent / name / folders.COMMIT).path, text.encode())
+    self._store.write((parent / name / folders.COMMIT).path, text.encode(), objects.ABSENT)
     self._sent |= paths
     with places.replacing(step / folders.SENT) as partial:
       partial.write_text(name)
