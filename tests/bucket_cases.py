@@ -32,9 +32,8 @@ class Proxy(http.server.ThreadingHTTPServer):
 
   Attributes:
     faults: functions from (method, path with query, and name where one is written) to what is
-      done: None: pass on; 503: that
-      status; 0.1: a pause of that length in seconds; 'drop': the connection is closed; 'drop
-      after': it is, once the request was served.
+      done: None: pass on; 503: that status; 0.1: a pause of that length in seconds; 'drop': the
+      connection is closed; 'drop after': it is, once the request was served.
     seen: methods and paths of all requests.
   """
 
@@ -87,7 +86,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     else:
       self.answer(answer.status, answer.body, answer.getheaders())
 
-  do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = serve  # noqa: N815
+  do_HEAD = do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = serve  # noqa: N815
 
   def read_body(self):
     if self.headers.get('Transfer-Encoding') == 'chunked':
@@ -145,9 +144,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         'server',
       ):
         self.send_header(name, value)
-    self.send_header('Content-Length', str(len(body)))
+    head = {name.lower(): value for name, value in headers} if self.command == 'HEAD' else {}
+    self.send_header('Content-Length', head.get('content-length', str(len(body))))
     self.end_headers()
-    self.wfile.write(body)
+    if self.command != 'HEAD':
+      self.wfile.write(body)
 
 
 @contextlib.contextmanager

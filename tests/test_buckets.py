@@ -6,15 +6,13 @@ import sys
 import time
 
 import bucket_cases
-import numpy as np
 import pytest
 from test_transfer_checkpoints import saved  # noqa: F401  (a fixture)
 
-from cfn_jax import convert, idle, places
+from cfn_jax import idle, places
 from cfn_jax.buckets import addresses, folders, objects, reading
 from cfn_jax.errors import CfnError
 from cfn_jax.training import mirror
-from cfn_jax.transfer import files
 
 
 @pytest.fixture(scope='module')
@@ -148,95 +146,6 @@ def test_a_host_without_a_disk_for_it_says_so(monkeypatch, tmp_path):
   monkeypatch.delenv('HOME')
   monkeypatch.setattr(os.path, 'expanduser', lambda text: text)  # a user without an account
   assert 'there is no home folder: set XDG_CACHE_HOME' in refusal('gs://bucket/run')
-
-
-def test_a_disk_without_room_is_said_before_anything_is_fetched(bucket, tmp_path, monkeypatch):
-  bucket.write('runs/a/config.json', b'x' * 3_000_000)
-  free = folders.shutil.disk_usage(tmp_path)
-  monkeypatch.setattr(folders.shutil, 'disk_usage', lambda _: free._replace(free=1_000_000))
-  with pytest.raises(objects.BucketError, match=r'takes 3 MB, and .* has 1 MB free'):
-    reading.local('gs://bucket/runs/a')
-
-
-@pytest.mark.parametrize('name', ['é ü/x y.json', 'plus+sign', '[brackets] & more'])
-def test_names_come_through(name, bucket, tmp_path):
-  store = objects.Objects(addresses.Address('gs', 'bucket', 'a'))
-  store.write(name, b'data')
-  assert store.find('') == [objects.Found(name, 4, pytest.approx(time.time(), abs=5))]
-  assert store.read(name)[0] == bucket.read(name) == b'data'
-  store.download(store.find('')[0], tmp_path / 'file')
-  assert (tmp_path / 'file').read_bytes() == b'data'
-  store.delete(name)
-  store.delete(name)  # as it may come twice
-  assert bucket.names() == []
-
-
-def test_an_object_is_written_only_over_the_version_that_was_read(bucket):
-  store = objects.Objects(addresses.Address('gs', 'bucket', 'a'))
-  first = store.write('x', b'1', objects.ABSENT)
-  with pytest.raises(objects.ChangedError):
-    store.write('x', b'2', objects.ABSENT)
-  second = store.write('x', b'3', first)
-  with pytest.raises(objects.ChangedError):
-    store.write('x', b'4', first)
-  assert store.read('x') == (b'3', second)
-
-
-def test_a_request_is_tried_again_ever_more_slowly_and_not_for_ever(proxy, bucket, monkeypatch):
-  store, pauses = objects.Objects(addresses.Address('gs', 'bucket', 'a'), patience=20.0), []
-  clock = [0.0]
-  monkeypatch.setattr(objects.time, 'monotonic', lambda: clock[0])
-
-  def sleep(seconds):
-    pauses.append(seconds)
-    clock[0] += seconds
-
-  monkeypatch.setattr(objects.time, 'sleep', sleep)
-  monkeypatch.setattr(objects.random, 'uniform', lambda low, high: high)
-  with bucket_cases.failing(proxy, bucket_cases.answer(503, 'GET', times=4)):
-    assert store.find('') == []
-  assert pauses == [0.5, 1, 2, 4]
-  with (
-    bucket_cases.failing(proxy, bucket_cases.answer(503, 'GET', times=1000)),
-    pytest.raises(objects.PassingError, match='tried for 20 seconds'),
-  ):
-    store.find('')
-
-
-def test_weights_are_read_from_a_run_a_step_a_folder_and_a_file(saved, bucket, tmp_path, capsys):  # noqa: F811
-  workdir, params = saved
-  for path in workdir.rglob('*'):
-    if path.is_file():
-      bucket.write(f'runs/a/{path.relative_to(workdir).as_posix()}', path.read_bytes())
-  for place in ('runs/a', 'runs/a/', 'runs/a/checkpoints', 'runs/a/checkpoints/3'):
-    found = files.load_weights(f'gs://bucket/{place}')
-    np.testing.assert_array_equal(found.params['conv1']['bias'], params['conv1']['bias'])
-    assert found.origin['file'] == 'gs://bucket/runs/a/checkpoints/3'
-    assert found.origin['permutations']
-  convert.main(['--checkpoint=gs://bucket/runs/a', '--to=npz', f'--out={tmp_path / "out"}'])
-  for path in (tmp_path / 'out').iterdir():
-    bucket.write(f'exported/{path.name}', path.read_bytes())
-  local = files.load_weights(tmp_path / 'out')
-  for place in ('exported', 'exported/weights.npz'):
-    there = files.load_weights(f'gs://bucket/{place}')
-    assert there.input == local.input and there.order == local.order
-    np.testing.assert_array_equal(there.params['conv1']['kernel'], local.params['conv1']['kernel'])
-  with pytest.raises(CfnError, match=r"^gs://bucket/runs/a: no step '7'; there are 3"):
-    files.load_weights('gs://bucket/runs/a', step='7')
-  with pytest.raises(CfnError, match=r'^gs://bucket/none: there is nothing'):
-    files.load_weights('gs://bucket/none')
-  bucket.write('photos/c1/1.jpg')
-  with pytest.raises(CfnError, match='holds no run and no weights, but other objects'):
-    files.load_weights('gs://bucket/photos')
-
-
-def test_what_a_process_read_goes_with_it_and_what_was_left_goes_with_the_next(cache, bucket):
-  left = cache / 'cfn_jax' / 'buckets' / 'read_by_999999999'
-  left.mkdir(parents=True)
-  bucket.write('runs/a/config.json')
-  path = reading.local('gs://bucket/runs/a')
-  assert (path / 'config.json').is_file() and not left.exists()
-  assert addresses.show(path) == 'gs://bucket/runs/a'
 
 
 def test_several_weights_may_lie_in_buckets(tmp_path):

@@ -55,8 +55,11 @@ class GoogleStore:
       blob = self._bucket.blob(name)
       blob.reload(retry=None, timeout=self._timeout)
       version = blob.generation
-      data = blob.download_as_bytes(retry=None, timeout=self._timeout, if_generation_match=version)
-      return data, str(version)
+      options = {'retry': None, 'timeout': self._timeout, 'if_generation_match': version}
+      try:
+        return blob.download_as_bytes(**options), str(version)
+      except exceptions.NotFound as error:  # this version has gone since
+        raise answers.ChangedError('it has changed') from error
 
   def download(self, name: str, path: pathlib.Path) -> None:
     """Implements `answers.Store`."""
@@ -100,9 +103,10 @@ def _translated() -> Iterator[None]:
       f'there are no credentials ({_shorten(error)}): run `gcloud auth application-default login`, '
       'or set GOOGLE_APPLICATION_CREDENTIALS'
     ) from error
-  except google.auth.exceptions.TransportError as error:
-    raise answers.PassingError(f'credentials cannot be fetched ({_shorten(error)})') from error
   except google.auth.exceptions.GoogleAuthError as error:
+    transport = google.auth.exceptions.TransportError  # which the refresh of credentials wraps
+    if error.retryable or isinstance(error, transport) or isinstance(error.__cause__, transport):
+      raise answers.PassingError(f'credentials cannot be fetched ({_shorten(error)})') from error
     raise answers.DeniedError(f'the credentials are refused ({_shorten(error)})') from error
   except (requests.RequestException, ConnectionError, TimeoutError) as error:
     raise answers.PassingError(f'the server cannot be reached ({_shorten(error)})') from error
