@@ -1,7 +1,9 @@
 """Addresses and objects: what is refused at once, what is tried again, what is read there."""
 
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import time
 
@@ -180,3 +182,25 @@ def test_a_listing_knows_whole_unfinished_and_set_aside_steps():
     ('checkpoints', '4'): ['meta/metadata'],
     ('sub/checkpoints', '5'): ['commit_success.txt'],
   }
+
+
+def test_the_folder_of_a_process_is_removed_once_it_is_gone_and_those_of_others_stay(tmp_path):
+  root = addresses.find_root()
+  owner = addresses.make_owner('read_by')
+  gone = {'PYTHONPATH': os.pathsep.join(sys.path), 'XDG_CACHE_HOME': os.environ['XDG_CACHE_HOME']}
+  code = (
+    'import os; from cfn_jax.buckets import addresses; print(addresses.make_owner("read_by"), '
+    'flush=True); os._exit(0)'
+  )
+  made = subprocess.run(
+    [sys.executable, '-c', code], env=os.environ | gone, capture_output=True, text=True, check=True
+  )
+  killed = made.stdout.strip()
+  elsewhere = killed.replace(socket.gethostname(), 'elsewhere')
+  shutil.copytree(root / killed, root / elsewhere)
+  begun = owner.rpartition('_')[0] + '_begun'
+  (root / begun).mkdir()
+  (root / begun / addresses.HELD).touch()  # its owner has not locked it yet
+  assert killed != owner and (root / killed / addresses.HELD).is_file()
+  other = addresses.make_owner('read_by')
+  assert {path.name for path in root.iterdir()} == {owner, other, elsewhere, begun}

@@ -208,7 +208,9 @@ def test_a_server_that_vanishes_ends_the_run_and_the_same_command_sends_the_rest
   steps.assert_equal(resume().state, steps.make_state(6))
 
 
-def test_what_this_host_kept_does_not_count_once_another_has_run(proxy, bucket, cache, monkeypatch):
+def test_what_this_host_kept_does_not_count_once_another_has_run(
+  proxy, bucket, cache, monkeypatch, capsys
+):
   save(3)
   monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 0.5)
   with pytest.raises(checkpoint.CheckpointError), bucket_cases.failing(proxy), opened() as workdir:
@@ -216,8 +218,30 @@ def test_what_this_host_kept_does_not_count_once_another_has_run(proxy, bucket, 
     steps.save_all(workdir, [6])
   cache('other')
   save(5)
-  cache('host')
+  host = cache('host')
   assert resume().step == 5
+  [left] = (host / 'cfn_jax' / 'buckets').glob(f'left_*/gs/bucket/{NAME}')
+  assert (left / 'checkpoints' / '6' / 'state').is_dir()  # nothing is lost
+  assert f'not sent, and kept: {left}' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('part', ['result.json', 'report.html'])
+def test_files_that_could_not_be_sent_are_kept_and_sent_by_the_same_command(
+  part, proxy, bucket, monkeypatch
+):
+  """As those of an evaluation that has no steps."""
+  monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 0.5)
+  with pytest.raises(objects.BucketError) as caught, bucket_cases.failing(proxy):  # noqa: SIM117
+    with opened() as workdir:
+      for name in ('result.json', 'report.html'):
+        (workdir / name).write_text(name)
+      proxy.faults.append(bucket_cases.answer(503, 'POST', part, times=1000))
+  told = f'kept on this host, and sent by the same command: {workdir}'
+  assert str(caught.value).endswith(told) and 'no step' not in str(caught.value)
+  assert part not in bucket.names(f'{NAME}/')
+  with opened() as workdir:
+    assert (workdir / part).read_text() == part
+    assert bucket.read(f'{NAME}/{part}').decode() == part
 
 
 def test_the_proxy_keeps_the_condition_that_the_emulator_ignores(bucket):

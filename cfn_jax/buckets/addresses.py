@@ -4,15 +4,23 @@ What a run writes or reads at an address lies in a local folder meanwhile. Its p
 address: `<cache>/cfn_jax/buckets/<owner>/<scheme>/<bucket>/<path>`.
 """
 
+import atexit
 import contextlib
 import dataclasses
+import fcntl
+import glob
 import os
 import pathlib
 import re
-from typing import Any
+import shutil
+import socket
+import uuid
+from typing import IO, Any
 
 from cfn_jax import places
 
+HELD = '.held'  # in the folder of an owner that is a process: locked while that lives
+_held: list[IO[str]] = []
 EXTRAS = {'gs': 'gcs', 's3': 's3'}  # what reads addresses of a scheme
 
 
@@ -97,6 +105,30 @@ def make_stage(address: Address, owner: str) -> pathlib.Path:
       'folder on a disk with room'
     ) from None
   return folder
+
+
+def make_owner(kind: str) -> str:
+  """Returns an owner that is this process alone, whose folder goes with it.
+
+  What processes of this host left that were killed goes too: its lock is free. Other hosts may
+  share the folder; theirs stays.
+  """
+  root, prefix = find_root(), f'{kind}_{socket.gethostname()}_'
+  for left in root.glob(f'{glob.escape(prefix)}*'):
+    with contextlib.suppress(OSError), (left / HELD).open('r+') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      if lock.read():  # else its owner has not locked it yet
+        shutil.rmtree(left, ignore_errors=True)
+  folder = root / f'{prefix}{uuid.uuid4().hex}'
+  places.make_folder(folder, 'the local folder')
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
+  with contextlib.suppress(OSError):  # a file system without locks: nobody removes it
+    lock = (folder / HELD).open('w')
+    _held.append(lock)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock.write(str(os.getpid()))
+    lock.flush()
+  return folder.name
 
 
 def find(path: pathlib.Path) -> Address | None:

@@ -21,6 +21,7 @@ from cfn_jax.training import stopping
 
 OWNER = 'run'
 TOKEN = '.lease'  # in the local folder: the holder of the lock that wrote it last
+UNSENT = '.unsent'  # in it while something may not be in the bucket
 # Names that are sent nowhere: a cache that is made again, and what counts on this host alone.
 KEPT_HERE = ('features', 'run.lock')
 Stamp = tuple[int, int]  # the size of a file, and when it was written
@@ -44,18 +45,22 @@ class Mirror:
   def begin(self) -> None:
     """Makes the local folder what the bucket holds; all hosts together.
 
-    Steps that the last command could not send are still here, and newer than the bucket, where no
-    other has held the address since.
+    What the last command could not send is still here, and newer than the bucket, where no other
+    has held the address since; otherwise it is moved out of the way.
     """
     if self._lock:
       token = self.folder / TOKEN
       last = token.read_text() if token.is_file() else ''
-      kept = (
-        bool(last)
-        and last == self._lock.before.get('token')
-        and not all(map(_is_sent, self._walk()[1]))
+      unsent = bool(last) and (
+        (self.folder / UNSENT).exists() or not all(map(_is_sent, self._walk()[1]))
       )
-      if not kept:
+      kept = unsent and last == self._lock.before.get('token')
+      if unsent and not kept:
+        left = addresses.stage(self.address, f'left_{last}')
+        left.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.rename(left)
+        terminal.say(f'{self.address}: another has written there since; not sent, and kept: {left}')
+      elif not kept:
         shutil.rmtree(self.folder, ignore_errors=True)
       self.folder.mkdir(parents=True, exist_ok=True)
       token.write_text(self._lock.token)
@@ -90,6 +95,7 @@ class Mirror:
       if not self._lock:
         return
       try:
+        (self.folder / UNSENT).touch()
         self._lock.doubt()
         files, steps = self._walk()
         for path in files:
@@ -99,6 +105,9 @@ class Mirror:
             self._send_step(step)
         while self._doomed:
           self._delete(self._doomed.pop())
+        (self.folder / UNSENT).unlink(missing_ok=True)
+      except lease.LeaseError as error:
+        raise lease.LeaseError(f'{error}; what was not sent is in {self.folder}') from error
       except objects.BucketError as error:
         self._store.patience = 0.0  # what comes now ends the command
         raise type(error)(f'{error}; {self.say_sent()}') from error
@@ -120,12 +129,13 @@ class Mirror:
         terminal.say(f'warning: {error}')
 
   def say_sent(self) -> str:
-    """Says which steps are in the bucket, and which are on this host alone."""
+    """Says which steps are in the bucket, and what is on this host alone."""
     steps = self._walk()[1]
     newest = max((int(each.name) for each in steps if _is_sent(each)), default=-1)
     told = f'step {newest} is the newest there' if newest >= 0 else 'no step is there'
-    kept = ', '.join(str(each) for each in steps if not _is_sent(each))
-    return told + (f'; kept on this host, and sent by the same command: {kept}' if kept else '')
+    left = [each for each in steps if not _is_sent(each)] or [self.folder]
+    kept = f'kept on this host, and sent by the same command: {", ".join(map(str, left))}'
+    return f'{told}; {kept}' if steps else kept
 
   def drop(self, step: pathlib.Path) -> None:
     """Has the next push delete in the bucket what a local folder of a step stands for."""
