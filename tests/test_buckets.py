@@ -12,7 +12,7 @@ import pytest
 from test_transfer_checkpoints import saved  # noqa: F401  (a fixture)
 
 from cfn_jax import idle, places
-from cfn_jax.buckets import addresses, folders, objects, reading
+from cfn_jax.buckets import addresses, folders, objects, probe, reading
 from cfn_jax.errors import CfnError
 from cfn_jax.training import mirror
 
@@ -101,6 +101,7 @@ def test_credentials_that_are_not_there_are_named(monkeypatch, tmp_path):
   monkeypatch.delenv('STORAGE_EMULATOR_HOST')
   monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
   message = refusal('gs://bucket/run')
+  assert message.startswith('--workdir=gs://bucket/run: ')
   assert 'there are no credentials (File ' in message and 'none.json was not found' in message
   assert 'gcloud auth application-default login' in message
 
@@ -130,6 +131,29 @@ def test_a_missing_extra_is_named(address, library, extra, monkeypatch):
 def test_a_place_that_is_taken_is_refused(there, says, bucket):
   bucket.write(there)
   assert says in refusal('gs://bucket/runs/a')
+
+
+def test_credentials_that_see_the_address_alone_are_enough(proxy, bucket):
+  def deny(method, path):
+    asked = bucket_cases.unquote(path).partition('prefix=')[2]
+    return 403 if method == 'GET' and asked and not asked.startswith('runs/a/') else None
+
+  with bucket_cases.failing(proxy, deny):
+    mirror.resolve('gs://bucket/runs/a', '--workdir')
+  assert bucket.names() == []
+
+
+def test_a_server_that_keeps_no_condition_is_refused_for_runs_alone(proxy, bucket, monkeypatch):
+  monkeypatch.setenv('STORAGE_EMULATOR_HOST', f'http://127.0.0.1:{proxy.port}')  # past the proxy
+  assert 'so nothing can lock a run: take a store' in refusal('gs://bucket/runs/a')
+  probe.check_access(addresses.Address('gs', 'bucket', 'records'), '--out')
+  assert bucket.names() == []
+
+
+def test_an_evaluation_that_was_copied_from_a_disk_is_taken(bucket):
+  bucket.write('runs/a/config.json')
+  bucket.write('runs/a/fc7_s0/run.lock', b'')
+  mirror.resolve('gs://bucket/runs/a', '--workdir')
 
 
 @pytest.mark.parametrize('there', ['runs/ab/run.lock', 'runs/a/config.json', 'runs/a/run.lock'])

@@ -101,3 +101,34 @@ def test_a_request_is_tried_again_ever_more_slowly_and_not_for_ever(proxy, bucke
     pytest.raises(objects.PassingError, match='tried for 20 seconds'),
   ):
     store.find('')
+
+
+def test_the_patience_counts_from_the_first_failure(bucket, monkeypatch):
+  """A large file may take longer than it to be sent, before a connection breaks."""
+  store, clock = objects.Objects(addresses.Address('gs', 'bucket', 'a'), patience=20.0), [0.0]
+  monkeypatch.setattr(objects.time, 'monotonic', lambda: clock[0])
+  monkeypatch.setattr(objects.time, 'sleep', lambda _: None)
+
+  def find(prefix, limit):
+    clock[0] += 100
+    if clock[0] == 100:
+      raise objects.PassingError('broken')
+    return []
+
+  monkeypatch.setattr(store._store, 'find', find)
+  assert store.find('') == [] and clock[0] == 200
+
+
+def test_a_bucket_whose_requester_pays_asks_for_the_project():
+  said = 'Bucket is a requester pays bucket but no user project provided.'
+  with (
+    pytest.raises(objects.BucketError, match=r'pays bucket.*: set GOOGLE_CLOUD_QUOTA_PROJECT to'),
+    google_store._translated(),
+  ):
+    raise google_store.exceptions.BadRequest(said)
+
+
+def test_a_machine_that_is_none_of_googles_is_known_within_seconds():
+  from google.auth.compute_engine import _metadata
+
+  assert _metadata._METADATA_DEFAULT_TIMEOUT * _metadata._METADATA_DETECT_RETRIES <= 2

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 # The client would ask for a bucket's description too, which not everyone may read.
 os.environ.setdefault('DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA', 'true')
+# A machine without credentials that is none of Google's is known as such within seconds.
+os.environ.setdefault('GCE_METADATA_TIMEOUT', '1')
+os.environ.setdefault('GCE_METADATA_DETECT_RETRIES', '2')
 
 # isort: split
 import google.auth.exceptions
@@ -97,7 +100,9 @@ def _translated() -> Iterator[None]:
     raise answers.DeniedError(f'access is denied ({_shorten(error)})') from error
   except exceptions.GoogleAPICallError as error:
     kind = answers.PassingError if error.code in AGAIN else answers.BucketError
-    raise kind(f'the server answers {_shorten(error)}') from error
+    pays = 'requester pays' in str(error.message).lower()
+    hint = ': set GOOGLE_CLOUD_QUOTA_PROJECT to the project that pays' if pays else ''
+    raise kind(f'the server answers {_shorten(error)}{hint}') from error
   except google.auth.exceptions.DefaultCredentialsError as error:
     raise answers.DeniedError(
       f'there are no credentials ({_shorten(error)}): run `gcloud auth application-default login`, '

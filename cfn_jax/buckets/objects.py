@@ -5,6 +5,7 @@ be written only if it is absent or still what was read (`version`). Every failur
 error that names the object.
 """
 
+import math
 import os
 import pathlib
 import random
@@ -130,13 +131,14 @@ class Objects:
 
   def _try(self, name: str, act: Callable[[], Done]) -> Done:
     """Repeats a request while the server fails, ever more slowly."""
-    until, pause = time.monotonic() + self.patience, 0.5
+    until, pause = math.inf, 0.5
     while True:
       try:
         done = act()
         self._told = self._told and pause == 0.5  # a later failure is told again
         return done
       except PassingError as error:
+        until = min(until, time.monotonic() + self.patience)  # from the first failure
         if time.monotonic() + pause > until:
           told = f', tried for {self.patience:,.0f} seconds' if self.patience else ''
           raise PassingError(f'{self._where}/{name}: {error}{told}') from error

@@ -116,7 +116,8 @@ def sending(text: str, *, again: bool) -> Iterator[str]:
   probe.check_access(address, '--out')
   store = objects.Objects(address)
   there = _list(store, address)
-  strange = [name for name in there if not name.startswith(('shard-', 'index.', 'settings.'))]
+  known = ('shard-', 'index.', 'settings.', '.')  # a dot: of a look that was killed
+  strange = [name for name in there if name and not name.startswith(known)]
   if strange:
     raise PrepareError(f'--out={address} holds other objects, such as {strange[0]}; give a new one')
   index, settings = folder / array_records.INDEX, folder / array_records.SETTINGS
