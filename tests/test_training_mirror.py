@@ -11,7 +11,8 @@ import tiny_task
 from test_training_loop import read_rows
 
 from cfn_jax.buckets import objects
-from cfn_jax.training import checkpoint, loop, mirror, provenance
+from cfn_jax.errors import CfnError
+from cfn_jax.training import checkpoint, digests, loop, mirror, provenance
 
 NAME = 'runs/ein Lauf mit ü'
 ADDRESS = f'gs://{bucket_cases.BUCKET}/{NAME}'
@@ -251,3 +252,8 @@ def test_the_proxy_keeps_the_condition_that_the_emulator_ignores(bucket):
   options = {'uploadType': 'media', 'name': 'once', 'ifGenerationMatch': 0}
   codes = [requests.post(url, params=options, data=b'x').status_code for _ in range(2)]
   assert codes == [200, 412]
+
+
+def test_an_array_that_no_host_holds_whole_is_named():
+  with pytest.raises(CfnError, match=r'^params/x is spread over several hosts'):
+    digests.replace_leaves({'params': {'x': 1.0}}, {})

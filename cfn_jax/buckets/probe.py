@@ -98,10 +98,8 @@ def _check_place(
   if address.path in same:
     raise objects.BucketError(f'{told} is an object: name a folder of its own')
   held = {each.name.removeprefix(f'{address.path}/'): each.size for each in found}
-  # On a disk the parts of an evaluation leave empty ones.
-  inner = next(
-    (each for each, size in held.items() if each.endswith(f'/{lease.NAME}') and size), ''
-  )
+  locks = [each for each, size in held.items() if each.endswith(f'/{lease.NAME}') and size]
+  inner = next(iter(locks), '')  # an empty one is of a part of an evaluation, on a disk
   if inner and not shared:
     raise objects.BucketError(
       f'{told}: another run lies in it, {address / inner.removesuffix(f"/{lease.NAME}")}: name a '
