@@ -228,3 +228,10 @@ def test_the_folder_of_a_process_is_removed_once_it_is_gone_and_those_of_others_
   assert killed != owner and (root / killed / addresses.HELD).is_file()
   other = addresses.make_owner('read_by')
   assert {path.name for path in root.iterdir()} == {owner, other, elsewhere, begun}
+
+
+def test_a_workdir_that_stands_for_an_address_is_refused(cache):
+  folder = addresses.stage(addresses.Address('gs', 'bucket', 'runs/a'), 'run')
+  for path in (folder, folder / 'b'):
+    assert 'is the local folder of gs://bucket/runs/a' in refusal(str(path))
+  assert mirror.resolve(str(cache / 'mine'), '--workdir') == (cache / 'mine').resolve()

@@ -133,6 +133,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_copied(bucket, prox
       'data.root = gs://bucket/none holds no index',
     ),
     ({'source': 'records', 'root': 'gs://bucket'}, 'name a folder in the bucket'),
+    ({'source': 'records', 'root': 'gs://nobucket/a'}, 'there is no bucket gs://nobucket'),
   ],
 )
 def test_other_images_of_a_bucket_are_refused_with_a_way_out(fields, says, bucket):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 
 import bucket_cases
 import numpy as np
@@ -257,3 +258,20 @@ def test_the_proxy_keeps_the_condition_that_the_emulator_ignores(bucket):
 def test_an_array_that_no_host_holds_whole_is_named():
   with pytest.raises(CfnError, match=r'^params/x is spread over several hosts'):
     digests.replace_leaves({'params': {'x': 1.0}}, {})
+
+
+def test_small_files_are_sent_several_at_once(proxy, bucket):
+  both = threading.Barrier(2)
+
+  def meet(method, path):
+    if method == 'POST' and 'notes' in path:
+      both.wait(timeout=20)  # breaks where the other comes only after this one
+    return
+
+  with opened() as workdir:
+    for number in range(2):
+      (workdir / f'notes{number}').touch()
+    with bucket_cases.failing(proxy, meet):
+      mirror.push(workdir)
+    assert not both.broken
+  assert {'notes0', 'notes1'} <= set(bucket.names(f'{NAME}/'))

@@ -142,6 +142,18 @@ def find(path: pathlib.Path) -> Address | None:
   return None
 
 
+def resolve(text: str, name: str) -> pathlib.Path:
+  """Returns the folder of a disk that a flag names, see `places.resolve`.
+
+  Raises:
+    PlaceError: there is none, or it stands for an address, and would be taken for that.
+  """
+  path = places.resolve(text, name)
+  if there := find(path):
+    raise places.PlaceError(f'{name}={text} is the local folder of {there}: name that, or another')
+  return path
+
+
 def show(path: pathlib.Path) -> str:
   """Returns the address that a path stands for, else the path: what a user calls it."""
   return str(find(path) or path)

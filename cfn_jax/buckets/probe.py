@@ -37,9 +37,8 @@ def check_access(address: addresses.Address, name: str, *, locks: bool = False) 
     locks: the server must keep the condition that an object is absent, by which runs are locked.
   """
   told = f'{name}={address}'
-  with _told(address, told):
-    store = objects.Objects(address, patience=0.0)
-    store.find(f'{address.path}/', limit=1)
+  check_bucket(address, name)
+  store = objects.Objects(address, patience=0.0)
   probe = (address / f'.probe_{uuid.uuid4().hex}').path
   try:
     store.write(probe, b'cfn_jax looks whether it may write here', objects.ABSENT)
@@ -70,6 +69,12 @@ def _look(store: objects.Objects, prefix: str) -> list[str]:
     return [each.name for each in store.find(prefix, limit=1)]
   except objects.DeniedError:
     return []
+
+
+def check_bucket(address: addresses.Address, name: str) -> None:
+  """Sees that there is such a bucket, and that its objects can be listed."""
+  with _told(address, f'{name}={address}'):
+    objects.Objects(address, patience=0.0).find(f'{address.path}/', limit=1)
 
 
 @contextlib.contextmanager

@@ -42,6 +42,7 @@ def copy(text: str, field: str, cache_dir: str) -> pathlib.Path:
     try:
       index = objects.Objects(address, patience=0.0).read((address / array_records.INDEX).path)[0]
     except objects.MissingError:
+      probe.check_bucket(address, field)
       raise SourceError(
         f'{field} = {address} holds no {array_records.INDEX} that cfn_jax.prepare wrote: prepare '
         'the images (--out may be an address), or mount the bucket to read others'

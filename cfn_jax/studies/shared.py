@@ -22,7 +22,7 @@ def opened(text: str, name: str) -> Iterator[tuple[pathlib.Path, Callable[[], No
     CfnError: a study cannot live there.
   """
   if not places.is_address(text):
-    yield places.resolve(text, name), lambda: None
+    yield addresses.resolve(text, name), lambda: None
     return
   address = addresses.parse(text, name)
   owner = addresses.make_owner('study')

@@ -98,8 +98,7 @@ class Mirror:
         (self.folder / UNSENT).touch()
         self._lock.doubt()
         files, steps = self._walk()
-        for path in files:
-          self._send(path)
+        folders.transfer(self._send, files)
         for step in steps:
           if not _is_sent(step):
             self._send_step(step)
@@ -252,7 +251,7 @@ def resolve(text: str, name: str) -> pathlib.Path:
     CfnError: there is none, or a run cannot live there.
   """
   if not places.is_address(text):
-    return places.resolve(text, name)
+    return addresses.resolve(text, name)
   address = addresses.parse(text, name)
   folder = addresses.make_stage(address, OWNER)
   probe.check(address, name)
