@@ -19,6 +19,8 @@ from unittest import mock
 
 import pytest
 
+from cfn_jax.buckets import lease
+
 pytest.importorskip('google.cloud.storage', reason="needs the extra 'gcs'")
 server = pytest.importorskip('gcp_storage_emulator.server', reason='needs gcp-storage-emulator')
 
@@ -29,9 +31,9 @@ class Proxy(http.server.ThreadingHTTPServer):
   """Passes requests on to the emulator.
 
   Attributes:
-    faults: functions from (method, path with query) to what is done: None: pass on; 503: that
-      status; 0.1: a pause of that length in seconds; 'drop': the connection is closed; 'drop
-      after': it is, once the request was served.
+    faults: functions from (method, path with query, and name where one is written) to what is
+      done: None: pass on; 503: that status; 0.1: a pause of that length in seconds; 'drop': the
+      connection is closed; 'drop after': it is, once the request was served.
     seen: methods and paths of all requests.
   """
 
@@ -61,7 +63,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     body = self.read_body()
     proxy = self.server
     proxy.seen.append((self.command, self.path))
-    fault = next((f for fault in proxy.faults if (f := fault(self.command, self.path))), None)
+    asked = f'{self.path}&{self.find_name(body)}' if self.command == 'POST' else self.path
+    fault = next((f for fault in proxy.faults if (f := fault(self.command, asked))), None)
     if isinstance(fault, float):
       time.sleep(fault)
     if fault == 'drop':
@@ -83,7 +86,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     else:
       self.answer(answer.status, answer.body, answer.getheaders())
 
-  do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = serve  # noqa: N815
+  do_HEAD = do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = serve  # noqa: N815
 
   def read_body(self):
     if self.headers.get('Transfer-Encoding') == 'chunked':
@@ -101,9 +104,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     wanted = query.get('ifGenerationMatch')
     if not wanted or self.command != 'POST':
       return False
-    name = query['name'][0] if 'name' in query else re.search(rb'"name": ?("[^"]*")', body)[1]
-    name = name if isinstance(name, str) else json.loads(name)
-    return wanted[0] != self.find_generation(name)
+    return wanted[0] != self.find_generation(self.find_name(body))
+
+  def find_name(self, body):
+    """Returns the name of the object that a POST writes; '' where it says none."""
+    query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+    if 'name' in query:
+      return query['name'][0]
+    found = re.search(rb'"name": ?("[^"]*")', body)
+    return json.loads(found[1]) if found else ''
 
   def find_generation(self, name):
     """Returns the generation of an object that is there, '0' for none."""
@@ -135,9 +144,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         'server',
       ):
         self.send_header(name, value)
-    self.send_header('Content-Length', str(len(body)))
+    head = {name.lower(): value for name, value in headers} if self.command == 'HEAD' else {}
+    self.send_header('Content-Length', head.get('content-length', str(len(body))))
     self.end_headers()
-    self.wfile.write(body)
+    if self.command != 'HEAD':
+      self.wfile.write(body)
 
 
 @contextlib.contextmanager
@@ -205,6 +216,17 @@ class Bucket:
       self._bucket.blob(name).delete()
 
 
+def hurry(monkeypatch):
+  """Has locks be renewed and watched in parts of a second."""
+  for name, seconds in (
+    ('RENEW_SECONDS', 0.2),
+    ('WATCH_SECONDS', 1.0),
+    ('TRUSTED_SECONDS', 0.7),
+    ('PAUSE', 0.1),
+  ):
+    monkeypatch.setattr(lease, name, seconds)
+
+
 @contextlib.contextmanager
 def failing(proxy, *faults):
   """Has the proxy fail as asked, see `Proxy.faults`."""
@@ -213,6 +235,9 @@ def failing(proxy, *faults):
     yield
   finally:
     proxy.faults.clear()
+
+
+unquote = urllib.parse.unquote_plus
 
 
 def answer(what, method='', part='', times=1, after=0):
@@ -224,7 +249,7 @@ def answer(what, method='', part='', times=1, after=0):
   left = [after + times]
 
   def fault(asked, path):
-    if method not in ('', asked) or part not in urllib.parse.unquote_plus(path) or not left[0]:
+    if method not in ('', asked) or part not in unquote(path) or not left[0]:
       return None
     left[0] -= 1
     return what if left[0] < times else None

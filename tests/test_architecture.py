@@ -101,6 +101,7 @@ ROOMS = {
     'report',
     'pictures',
     'training',
+    'buckets/lease',
     'jigsaw/permutation_sets',
     'config_files',
   },

@@ -1,20 +1,20 @@
 """Addresses and objects: what is refused at once, what is tried again, what is read there."""
 
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import time
 
 import bucket_cases
-import numpy as np
 import pytest
 from test_transfer_checkpoints import saved  # noqa: F401  (a fixture)
 
-from cfn_jax import convert, idle, places
-from cfn_jax.buckets import addresses, folders, objects, reading
+from cfn_jax import idle, places
+from cfn_jax.buckets import addresses, folders, objects, probe, reading
 from cfn_jax.errors import CfnError
 from cfn_jax.training import mirror
-from cfn_jax.transfer import files
 
 
 @pytest.fixture(scope='module')
@@ -101,6 +101,7 @@ def test_credentials_that_are_not_there_are_named(monkeypatch, tmp_path):
   monkeypatch.delenv('STORAGE_EMULATOR_HOST')
   monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
   message = refusal('gs://bucket/run')
+  assert message.startswith('--workdir=gs://bucket/run: ')
   assert 'there are no credentials (File ' in message and 'none.json was not found' in message
   assert 'gcloud auth application-default login' in message
 
@@ -132,6 +133,29 @@ def test_a_place_that_is_taken_is_refused(there, says, bucket):
   assert says in refusal('gs://bucket/runs/a')
 
 
+def test_credentials_that_see_the_address_alone_are_enough(proxy, bucket):
+  def deny(method, path):
+    asked = bucket_cases.unquote(path).partition('prefix=')[2]
+    return 403 if method == 'GET' and asked and not asked.startswith('runs/a/') else None
+
+  with bucket_cases.failing(proxy, deny):
+    mirror.resolve('gs://bucket/runs/a', '--workdir')
+  assert bucket.names() == []
+
+
+def test_a_server_that_keeps_no_condition_is_refused_for_runs_alone(proxy, bucket, monkeypatch):
+  monkeypatch.setenv('STORAGE_EMULATOR_HOST', f'http://127.0.0.1:{proxy.port}')  # past the proxy
+  assert 'so nothing can lock a run: take a store' in refusal('gs://bucket/runs/a')
+  probe.check_access(addresses.Address('gs', 'bucket', 'records'), '--out')
+  assert bucket.names() == []
+
+
+def test_an_evaluation_that_was_copied_from_a_disk_is_taken(bucket):
+  bucket.write('runs/a/config.json')
+  bucket.write('runs/a/fc7_s0/run.lock', b'')
+  mirror.resolve('gs://bucket/runs/a', '--workdir')
+
+
 @pytest.mark.parametrize('there', ['runs/ab/run.lock', 'runs/a/config.json', 'runs/a/run.lock'])
 def test_neighbours_of_the_same_beginning_and_its_own_files_are_not_in_the_way(there, bucket):
   bucket.write(there)
@@ -148,95 +172,6 @@ def test_a_host_without_a_disk_for_it_says_so(monkeypatch, tmp_path):
   monkeypatch.delenv('HOME')
   monkeypatch.setattr(os.path, 'expanduser', lambda text: text)  # a user without an account
   assert 'there is no home folder: set XDG_CACHE_HOME' in refusal('gs://bucket/run')
-
-
-def test_a_disk_without_room_is_said_before_anything_is_fetched(bucket, tmp_path, monkeypatch):
-  bucket.write('runs/a/config.json', b'x' * 3_000_000)
-  free = folders.shutil.disk_usage(tmp_path)
-  monkeypatch.setattr(folders.shutil, 'disk_usage', lambda _: free._replace(free=1_000_000))
-  with pytest.raises(objects.BucketError, match=r'takes 3 MB, and .* has 1 MB free'):
-    reading.local('gs://bucket/runs/a')
-
-
-@pytest.mark.parametrize('name', ['é ü/x y.json', 'plus+sign', '[brackets] & more'])
-def test_names_come_through(name, bucket, tmp_path):
-  store = objects.Objects(addresses.Address('gs', 'bucket', 'a'))
-  store.write(name, b'data')
-  assert store.find('') == [objects.Found(name, 4, pytest.approx(time.time(), abs=5))]
-  assert store.read(name)[0] == bucket.read(name) == b'data'
-  store.download(store.find('')[0], tmp_path / 'file')
-  assert (tmp_path / 'file').read_bytes() == b'data'
-  store.delete(name)
-  store.delete(name)  # as it may come twice
-  assert bucket.names() == []
-
-
-def test_an_object_is_written_only_over_the_version_that_was_read(bucket):
-  store = objects.Objects(addresses.Address('gs', 'bucket', 'a'))
-  first = store.write('x', b'1', objects.ABSENT)
-  with pytest.raises(objects.ChangedError):
-    store.write('x', b'2', objects.ABSENT)
-  second = store.write('x', b'3', first)
-  with pytest.raises(objects.ChangedError):
-    store.write('x', b'4', first)
-  assert store.read('x') == (b'3', second)
-
-
-def test_a_request_is_tried_again_ever_more_slowly_and_not_for_ever(proxy, bucket, monkeypatch):
-  store, pauses = objects.Objects(addresses.Address('gs', 'bucket', 'a'), patience=20.0), []
-  clock = [0.0]
-  monkeypatch.setattr(objects.time, 'monotonic', lambda: clock[0])
-
-  def sleep(seconds):
-    pauses.append(seconds)
-    clock[0] += seconds
-
-  monkeypatch.setattr(objects.time, 'sleep', sleep)
-  monkeypatch.setattr(objects.random, 'uniform', lambda low, high: high)
-  with bucket_cases.failing(proxy, bucket_cases.answer(503, 'GET', times=4)):
-    assert store.find('') == []
-  assert pauses == [0.5, 1, 2, 4]
-  with (
-    bucket_cases.failing(proxy, bucket_cases.answer(503, 'GET', times=1000)),
-    pytest.raises(objects.PassingError, match='tried for 20 seconds'),
-  ):
-    store.find('')
-
-
-def test_weights_are_read_from_a_run_a_step_a_folder_and_a_file(saved, bucket, tmp_path, capsys):  # noqa: F811
-  workdir, params = saved
-  for path in workdir.rglob('*'):
-    if path.is_file():
-      bucket.write(f'runs/a/{path.relative_to(workdir).as_posix()}', path.read_bytes())
-  for place in ('runs/a', 'runs/a/', 'runs/a/checkpoints', 'runs/a/checkpoints/3'):
-    found = files.load_weights(f'gs://bucket/{place}')
-    np.testing.assert_array_equal(found.params['conv1']['bias'], params['conv1']['bias'])
-    assert found.origin['file'] == 'gs://bucket/runs/a/checkpoints/3'
-    assert found.origin['permutations']
-  convert.main(['--checkpoint=gs://bucket/runs/a', '--to=npz', f'--out={tmp_path / "out"}'])
-  for path in (tmp_path / 'out').iterdir():
-    bucket.write(f'exported/{path.name}', path.read_bytes())
-  local = files.load_weights(tmp_path / 'out')
-  for place in ('exported', 'exported/weights.npz'):
-    there = files.load_weights(f'gs://bucket/{place}')
-    assert there.input == local.input and there.order == local.order
-    np.testing.assert_array_equal(there.params['conv1']['kernel'], local.params['conv1']['kernel'])
-  with pytest.raises(CfnError, match=r"^gs://bucket/runs/a: no step '7'; there are 3"):
-    files.load_weights('gs://bucket/runs/a', step='7')
-  with pytest.raises(CfnError, match=r'^gs://bucket/none: there is nothing'):
-    files.load_weights('gs://bucket/none')
-  bucket.write('photos/c1/1.jpg')
-  with pytest.raises(CfnError, match='holds no run and no weights, but other objects'):
-    files.load_weights('gs://bucket/photos')
-
-
-def test_what_a_process_read_goes_with_it_and_what_was_left_goes_with_the_next(cache, bucket):
-  left = cache / 'cfn_jax' / 'buckets' / 'read_by_999999999'
-  left.mkdir(parents=True)
-  bucket.write('runs/a/config.json')
-  path = reading.local('gs://bucket/runs/a')
-  assert (path / 'config.json').is_file() and not left.exists()
-  assert addresses.show(path) == 'gs://bucket/runs/a'
 
 
 def test_several_weights_may_lie_in_buckets(tmp_path):
@@ -271,3 +206,32 @@ def test_a_listing_knows_whole_unfinished_and_set_aside_steps():
     ('checkpoints', '4'): ['meta/metadata'],
     ('sub/checkpoints', '5'): ['commit_success.txt'],
   }
+
+
+def test_the_folder_of_a_process_is_removed_once_it_is_gone_and_those_of_others_stay(tmp_path):
+  root = addresses.find_root()
+  owner = addresses.make_owner('read_by')
+  gone = {'PYTHONPATH': os.pathsep.join(sys.path), 'XDG_CACHE_HOME': os.environ['XDG_CACHE_HOME']}
+  code = (
+    'import os; from cfn_jax.buckets import addresses; print(addresses.make_owner("read_by"), '
+    'flush=True); os._exit(0)'
+  )
+  made = subprocess.run(
+    [sys.executable, '-c', code], env=os.environ | gone, capture_output=True, text=True, check=True
+  )
+  killed = made.stdout.strip()
+  elsewhere = killed.replace(socket.gethostname(), 'elsewhere')
+  shutil.copytree(root / killed, root / elsewhere)
+  begun = owner.rpartition('_')[0] + '_begun'
+  (root / begun).mkdir()
+  (root / begun / addresses.HELD).touch()  # its owner has not locked it yet
+  assert killed != owner and (root / killed / addresses.HELD).is_file()
+  other = addresses.make_owner('read_by')
+  assert {path.name for path in root.iterdir()} == {owner, other, elsewhere, begun}
+
+
+def test_a_workdir_that_stands_for_an_address_is_refused(cache):
+  folder = addresses.stage(addresses.Address('gs', 'bucket', 'runs/a'), 'run')
+  for path in (folder, folder / 'b'):
+    assert 'is the local folder of gs://bucket/runs/a' in refusal(str(path))
+  assert mirror.resolve(str(cache / 'mine'), '--workdir') == (cache / 'mine').resolve()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from unittest import mock
 
 import pytest
@@ -13,6 +14,8 @@ from cfn_jax.training import mirror
 
 boto3 = pytest.importorskip('boto3', reason="needs the extra 's3'")
 moto = pytest.importorskip('moto.server', reason="needs moto's server")
+botocore = pytest.importorskip('botocore')
+s3_store = pytest.importorskip('cfn_jax.buckets.s3_store')
 
 ADDRESS = addresses.Address('s3', 'bucket', 'runs/ein Lauf ü')
 
@@ -72,6 +75,89 @@ def test_an_object_is_written_only_over_the_version_that_was_read(client):
   with pytest.raises(objects.ChangedError):
     store.write('x', b'4', first)
   assert store.read('x') == (b'3', second)
+
+
+@pytest.mark.parametrize(
+  ('status', 'word', 'kind'),
+  [
+    (400, 'RequestTimeout', objects.PassingError),
+    (200, 'InternalError', objects.PassingError),  # at the end of an upload in parts
+    (503, 'SlowDown', objects.PassingError),
+    (409, 'ConditionalRequestConflict', objects.PassingError),
+    (400, 'ExpiredToken', objects.DeniedError),
+    (400, '400', objects.DeniedError),
+    (403, 'AccessDenied', objects.DeniedError),
+    (400, 'EntityTooLarge', objects.BucketError),
+    (404, 'NoSuchKey', objects.MissingError),
+    (412, 'PreconditionFailed', objects.ChangedError),
+  ],
+)
+def test_an_answer_is_told_by_its_code_and_its_word(status, word, kind):
+  answer = {'ResponseMetadata': {'HTTPStatusCode': status}, 'Error': {'Code': word}}
+  with pytest.raises(objects.BucketError) as caught, s3_store._translated():
+    raise botocore.exceptions.ClientError(answer, 'PutObject')
+  assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    boto3.exceptions.RetriesExceededError(ConnectionError('reset')),
+    botocore.exceptions.MetadataRetrievalError(error_msg='timed out'),
+    botocore.exceptions.CredentialRetrievalError(provider='iam-role', error_msg='timed out'),
+    botocore.exceptions.ReadTimeoutError(endpoint_url='http://x'),
+  ],
+)
+def test_credentials_and_connections_that_fail_for_a_while_are_tried_again(error):
+  with pytest.raises(objects.PassingError), s3_store._translated():
+    raise error
+
+
+def test_a_server_that_fails_now_and_then_changes_nothing(client, monkeypatch, tmp_path):
+  bucket_cases = pytest.importorskip('bucket_cases')
+  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
+  proxy = bucket_cases.Proxy(int(os.environ['AWS_ENDPOINT_URL'].rpartition(':')[2]))
+  threading.Thread(target=proxy.serve_forever, daemon=True).start()
+  monkeypatch.setenv('AWS_ENDPOINT_URL', proxy.address)
+  file, faults = (
+    tmp_path / 'file',
+    [
+      bucket_cases.answer(what, method)
+      for what in (503, 'drop', 'drop after')
+      for method in ('GET', 'HEAD', 'PUT', 'DELETE')
+    ],
+  )
+  file.write_bytes(bytes(range(256)) * 4096)
+  with bucket_cases.failing(proxy, *faults):
+    store = objects.Objects(ADDRESS)
+    for version in (None, objects.ABSENT):
+      etag = store.write('faults/file', file, version)
+      assert store.read('faults/file') == (file.read_bytes(), etag)
+      [found] = store.find('faults/')
+      store.download(found, tmp_path / 'back')
+      assert (tmp_path / 'back').read_bytes() == file.read_bytes()
+      store.delete('faults/file')
+  assert len({(method, *path.split('?')[:1]) for method, path in proxy.seen}) >= 4
+  proxy.shutdown()
+  proxy.server_close()
+
+
+def test_a_file_beyond_the_size_of_a_request_is_sent_in_parts(client, monkeypatch, tmp_path):
+  sizes = {'multipart_threshold': 2**20, 'multipart_chunksize': 5 * 2**20, 'use_threads': False}
+  monkeypatch.setattr(s3_store, 'PARTS', boto3.s3.transfer.TransferConfig(**sizes))
+  (tmp_path / 'file').write_bytes(os.urandom(6 * 2**20))
+  store = objects.Objects(ADDRESS)
+  etag = store.write('parts', tmp_path / 'file')
+  assert etag.endswith('-2"')  # as S3 marks what came in two parts
+  assert store.read('parts') == ((tmp_path / 'file').read_bytes(), etag)
+
+
+def test_a_version_that_was_deleted_is_not_written_over(client):
+  store = objects.Objects(ADDRESS)
+  version = store.write('gone', b'1')
+  store.delete('gone')
+  with pytest.raises(objects.ChangedError):
+    store.write('gone', b'2', version)
 
 
 def test_what_is_not_there_is_said_at_once(client, monkeypatch):

@@ -133,6 +133,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_copied(bucket, prox
       'data.root = gs://bucket/none holds no index',
     ),
     ({'source': 'records', 'root': 'gs://bucket'}, 'name a folder in the bucket'),
+    ({'source': 'records', 'root': 'gs://nobucket/a'}, 'there is no bucket gs://nobucket'),
   ],
 )
 def test_other_images_of_a_bucket_are_refused_with_a_way_out(fields, says, bucket):
@@ -142,10 +143,12 @@ def test_other_images_of_a_bucket_are_refused_with_a_way_out(fields, says, bucke
 
 def test_prepare_writes_into_a_bucket(bucket, photos, prepared, capsys):
   there = 'gs://bucket/made/here'
+  bucket.write('made/here/', b'')  # as consoles make folders
+  bucket.write('made/here/.probe_5')  # of a command that was killed
   command = [f'--source={photos}', f'--out={there}', '--short-side=32', '--shards=4', '--workers=1']
   prepare_command.main(command)
   assert f'4 shards in {there}' in capsys.readouterr().out
-  assert set(bucket.names('made/here/')) == {
+  assert set(bucket.names('made/here/')) - {'', '.probe_5'} == {
     path.name for path in prepared.iterdir() if not path.name.startswith('.')
   }
   made = json.loads(bucket.read('made/here/index.json'))

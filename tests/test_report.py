@@ -17,6 +17,7 @@ import PIL.Image
 import pytest
 
 from cfn_jax import command, visualize
+from cfn_jax.buckets import addresses
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity
 from cfn_jax.pictures import charts
@@ -231,6 +232,15 @@ def test_the_status_follows_from_lock_starts_and_steps(word, step, lock, late, s
   os.utime(path, (time.time() - late,) * 2)
   found = status.find(tmp_path, status.pair_starts(starts), step=step, num_steps=30, scored=False)
   assert found.word == word and found.why
+
+
+def test_a_lock_in_a_bucket_is_renewed_less_often(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  folder = addresses.make_stage(addresses.Address('gs', 'bucket', 'runs/a'), 'read_by')
+  for late, word in ((40, 'running'), (80, 'unknown')):
+    (folder / 'run.lock').write_text(json.dumps(AWAY | {'since': 'x'}))
+    os.utime(folder / 'run.lock', (time.time() - late,) * 2)
+    assert status.find(folder, [], step=10, num_steps=30, scored=False).word == word
 
 
 def test_a_loss_that_was_not_finite_is_a_failure(make_run):

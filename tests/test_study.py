@@ -15,6 +15,7 @@ import pytest
 import test_main
 
 from cfn_jax import command, config_files, places, study
+from cfn_jax.buckets import addresses
 from cfn_jax.errors import CfnError
 from cfn_jax.report import images, page
 from cfn_jax.studies import (
@@ -374,6 +375,39 @@ def test_too_little_disk_is_said_before_the_start(tmp_path, monkeypatch):
       assert not fake.called and not (tmp_path / 'w').exists()
     else:
       disk.check(planned, tmp_path)
+
+
+def test_runs_in_a_bucket_need_the_disk_of_the_largest_alone(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  workdir = addresses.make_stage(addresses.Address('gs', 'bucket', 'studies/a'), 'study')
+  planned = make_plan(tmp_path)
+  largest = max(each.checkpoint_bytes for each in planned)
+  for free in (2 * largest - 1, 2 * largest):
+    usage = type('usage', (), {'free': free})
+    monkeypatch.setattr(disk.shutil, 'disk_usage', lambda path, usage=usage: usage)
+    if free < 2 * largest:
+      with pytest.raises(declaration.StudyError, match=r'^gs://bucket/studies/a: too little disk'):
+        disk.check(planned, workdir)
+    else:
+      disk.check(planned, workdir)
+
+
+def test_parts_that_end_together_both_show_all(tmp_path):
+  """A part ends, and publishes its table, while this one draws its own."""
+  planned, fetched = make_plan(tmp_path), []
+  first, second = (executions.split(planned, part, 2) for part in (1, 2))
+  go(tmp_path, Runner(tmp_path), planned=planned, part=(1, 2))
+
+  def sync():
+    fetched.append(json.loads((tmp_path / 'results.json').read_text())['runs'])
+    if len(fetched) == 2:
+      go(tmp_path, Runner(tmp_path), planned=planned, part=(2, 2))
+      (tmp_path / 'results.json').write_text('{"runs": {}}')  # what the slower one sends
+
+  go(tmp_path, Runner(tmp_path), planned=planned, part=(1, 2), sync=sync)
+  results = json.loads((tmp_path / 'results.json').read_text())['runs']
+  assert len(fetched) == 2 and first and second
+  assert all(row for row in results.values()) and results
 
 
 def count_parameters(config):

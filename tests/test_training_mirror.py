@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import time
+import threading
 
 import bucket_cases
 import numpy as np
@@ -11,8 +11,9 @@ import test_training_checkpoint as steps
 import tiny_task
 from test_training_loop import read_rows
 
-from cfn_jax.buckets import addresses, lease, objects
-from cfn_jax.training import checkpoint, loop, mirror, provenance
+from cfn_jax.buckets import objects
+from cfn_jax.errors import CfnError
+from cfn_jax.training import checkpoint, digests, loop, mirror, provenance
 
 NAME = 'runs/ein Lauf mit ü'
 ADDRESS = f'gs://{bucket_cases.BUCKET}/{NAME}'
@@ -33,8 +34,7 @@ def bucket(proxy):
 def cache(monkeypatch, tmp_path):
   """Has each test start on a host that knows nothing of the bucket; others are made by it."""
   monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
-  for name, seconds in (('RENEW_SECONDS', 0.2), ('WATCH_SECONDS', 1.0), ('PAUSE', 0.1)):
-    monkeypatch.setattr(lease, name, seconds)
+  bucket_cases.hurry(monkeypatch)
 
   def use(name):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / name))
@@ -210,7 +210,9 @@ def test_a_server_that_vanishes_ends_the_run_and_the_same_command_sends_the_rest
   steps.assert_equal(resume().state, steps.make_state(6))
 
 
-def test_what_this_host_kept_does_not_count_once_another_has_run(proxy, bucket, cache, monkeypatch):
+def test_what_this_host_kept_does_not_count_once_another_has_run(
+  proxy, bucket, cache, monkeypatch, capsys
+):
   save(3)
   monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 0.5)
   with pytest.raises(checkpoint.CheckpointError), bucket_cases.failing(proxy), opened() as workdir:
@@ -218,46 +220,30 @@ def test_what_this_host_kept_does_not_count_once_another_has_run(proxy, bucket, 
     steps.save_all(workdir, [6])
   cache('other')
   save(5)
-  cache('host')
+  host = cache('host')
   assert resume().step == 5
+  [left] = (host / 'cfn_jax' / 'buckets').glob(f'left_*/gs/bucket/{NAME}')
+  assert (left / 'checkpoints' / '6' / 'state').is_dir()  # nothing is lost
+  assert f'not sent, and kept: {left}' in capsys.readouterr().err
 
 
-def test_a_second_run_is_refused_and_one_that_is_gone_is_replaced(bucket, cache, monkeypatch):
-  with opened(), monkeypatch.context() as patient:
-    patient.setattr(lease, 'WATCH_SECONDS', 20.0)
-    began = time.monotonic()
-    cache('other')
-    with pytest.raises(lease.LeaseError, match=r'is in use by process [0-9]+ on .*: take another'):
-      resume()
-    cache('host')
-    assert time.monotonic() - began < 15  # a lock that is renewed is not watched to the end
-  held = {'host': 'elsewhere', 'pid': 1, 'since': 'yesterday', 'machine': 'x', 'token': 't'}
-  bucket.write(f'{NAME}/run.lock', json.dumps(held).encode())
-  with opened():
-    assert json.loads(bucket.read(f'{NAME}/run.lock'))['renewed'] >= 1
-  assert list(json.loads(bucket.read(f'{NAME}/run.lock'))) == ['token']
-
-
-def test_a_lock_whose_answer_was_lost_is_known_as_ones_own(proxy, bucket):
-  address = addresses.parse(ADDRESS, '--workdir')
-  lock = lease.Lease(address, objects.Objects(address))
-  with bucket_cases.failing(proxy, bucket_cases.answer('drop after', 'POST', 'ifGenerationMatch')):
-    lock.take(print)
-  assert lock.before == {}
-  lock.release()
-  assert json.loads(bucket.read(f'{NAME}/run.lock')) == {'token': lock.token}
-
-
-def test_a_run_whose_lock_was_taken_over_writes_nothing_more(bucket):
-  with (
-    pytest.raises(checkpoint.CheckpointError, match='process 7 on elsewhere'),
-    opened() as workdir,
-  ):
-    taken = json.dumps({'host': 'elsewhere', 'pid': 7, 'since': 'now', 'token': 't'}).encode()
-    bucket.write(f'{NAME}/run.lock', taken)
-    steps.save_all(workdir, [3])
-  assert bucket.names(f'{NAME}/') == ['run.lock']
-  assert bucket.read(f'{NAME}/run.lock') == taken
+@pytest.mark.parametrize('part', ['result.json', 'report.html'])
+def test_files_that_could_not_be_sent_are_kept_and_sent_by_the_same_command(
+  part, proxy, bucket, monkeypatch
+):
+  """As those of an evaluation that has no steps."""
+  monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 0.5)
+  with pytest.raises(objects.BucketError) as caught, bucket_cases.failing(proxy):  # noqa: SIM117
+    with opened() as workdir:
+      for name in ('result.json', 'report.html'):
+        (workdir / name).write_text(name)
+      proxy.faults.append(bucket_cases.answer(503, 'POST', part, times=1000))
+  told = f'kept on this host, and sent by the same command: {workdir}'
+  assert str(caught.value).endswith(told) and 'no step' not in str(caught.value)
+  assert part not in bucket.names(f'{NAME}/')
+  with opened() as workdir:
+    assert (workdir / part).read_text() == part
+    assert bucket.read(f'{NAME}/{part}').decode() == part
 
 
 def test_the_proxy_keeps_the_condition_that_the_emulator_ignores(bucket):
@@ -267,3 +253,25 @@ def test_the_proxy_keeps_the_condition_that_the_emulator_ignores(bucket):
   options = {'uploadType': 'media', 'name': 'once', 'ifGenerationMatch': 0}
   codes = [requests.post(url, params=options, data=b'x').status_code for _ in range(2)]
   assert codes == [200, 412]
+
+
+def test_an_array_that_no_host_holds_whole_is_named():
+  with pytest.raises(CfnError, match=r'^params/x is spread over several hosts'):
+    digests.replace_leaves({'params': {'x': 1.0}}, {})
+
+
+def test_small_files_are_sent_several_at_once(proxy, bucket):
+  both = threading.Barrier(2)
+
+  def meet(method, path):
+    if method == 'POST' and 'notes' in path:
+      both.wait(timeout=20)  # breaks where the other comes only after this one
+    return
+
+  with opened() as workdir:
+    for number in range(2):
+      (workdir / f'notes{number}').touch()
+    with bucket_cases.failing(proxy, meet):
+      mirror.push(workdir)
+    assert not both.broken
+  assert {'notes0', 'notes1'} <= set(bucket.names(f'{NAME}/'))

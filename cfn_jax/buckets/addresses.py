@@ -4,15 +4,23 @@ What a run writes or reads at an address lies in a local folder meanwhile. Its p
 address: `<cache>/cfn_jax/buckets/<owner>/<scheme>/<bucket>/<path>`.
 """
 
+import atexit
 import contextlib
 import dataclasses
+import fcntl
+import glob
 import os
 import pathlib
 import re
-from typing import Any
+import shutil
+import socket
+import uuid
+from typing import IO, Any
 
 from cfn_jax import places
 
+HELD = '.held'  # in the folder of an owner that is a process: locked while that lives
+_held: list[IO[str]] = []
 EXTRAS = {'gs': 'gcs', 's3': 's3'}  # what reads addresses of a scheme
 
 
@@ -99,6 +107,30 @@ def make_stage(address: Address, owner: str) -> pathlib.Path:
   return folder
 
 
+def make_owner(kind: str) -> str:
+  """Returns an owner that is this process alone, whose folder goes with it.
+
+  What processes of this host left that were killed goes too: its lock is free. Other hosts may
+  share the folder; theirs stays.
+  """
+  root, prefix = find_root(), f'{kind}_{socket.gethostname()}_'
+  for left in root.glob(f'{glob.escape(prefix)}*'):
+    with contextlib.suppress(OSError), (left / HELD).open('r+') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      if lock.read():  # else its owner has not locked it yet
+        shutil.rmtree(left, ignore_errors=True)
+  folder = root / f'{prefix}{uuid.uuid4().hex}'
+  places.make_folder(folder, 'the local folder')
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
+  with contextlib.suppress(OSError):  # a file system without locks: nobody removes it
+    lock = (folder / HELD).open('w')
+    _held.append(lock)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock.write(str(os.getpid()))
+    lock.flush()
+  return folder.name
+
+
 def find(path: pathlib.Path) -> Address | None:
   """Returns the address that a local path stands for; None for a place of its own."""
   with contextlib.suppress(places.PlaceError):
@@ -108,6 +140,18 @@ def find(path: pathlib.Path) -> Address | None:
       if len(parts) > 3:
         return Address(parts[1], parts[2], '/'.join(parts[3:]))
   return None
+
+
+def resolve(text: str, name: str) -> pathlib.Path:
+  """Returns the folder of a disk that a flag names, see `places.resolve`.
+
+  Raises:
+    PlaceError: there is none, or it stands for an address, and would be taken for that.
+  """
+  path = places.resolve(text, name)
+  if there := find(path):
+    raise places.PlaceError(f'{name}={text} is the local folder of {there}: name that, or another')
+  return path
 
 
 def show(path: pathlib.Path) -> str:

@@ -5,6 +5,7 @@ is written last, as Orbax marks its steps there. One without is unfinished. What
 its name and gets an object `set_aside.json`; a later save of the same step is called `<step>.1`.
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -116,7 +117,7 @@ def fetch(
 ) -> None:
   """Fetches what a run needs to start: small files, and of each step all but its arrays.
 
-  Local steps that are no longer in the bucket go.
+  Local steps that are no longer in the bucket go, as do those that are deleted there meanwhile.
 
   Args:
     folder: stands for the address of the listing.
@@ -129,8 +130,10 @@ def fetch(
     if files and not any(part.startswith(skipped) for part in path.split('/'))
   }
   known: dict[pathlib.Path, str] = {}
-  for (checkpoints, name), held in sorted(listing.steps.items(), reverse=True):
-    state = json.loads(store.read(held[ASIDE].name)[0]) if ASIDE in held else {}
+  newest_first = sorted(listing.steps, key=lambda each: (each[0], *_count(each[1])), reverse=True)
+  for checkpoints, name in newest_first:
+    held = listing.steps[checkpoints, name]
+    state = _read_state(store, held[ASIDE].name) if ASIDE in held else {}
     step = folder / checkpoints / name_locally(name, held, state)
     if step in known:
       continue  # an older save of the same step
@@ -141,10 +144,44 @@ def fetch(
       small = {step / path: each for path, each in held.items() if not _is_array(path)}
       wanted |= {path: each for path, each in small.items() if not path.is_file()}
   check_room(folder, sum(each.size for each in wanted.values()), f'what lies at {folder}')
-  transfer(lambda item: store.download(item[1], item[0]), [*wanted.items()])
+  gone = {parent for path in _download(store, wanted) for parent in path.parents}
   for step in folder.rglob(f'{CHECKPOINTS}/*'):
-    if (step / SENT).is_file() and step not in known:
+    if (step / SENT).is_file() and (step not in known or step in gone):
       shutil.rmtree(step)
+
+
+def _count(name: str) -> tuple[int, int]:
+  """Returns what sorts the names of steps, and of the saves of one step.
+
+  >>> _count('300.10') > _count('300.9') > _count('300') > _count('60')
+  True
+  """
+  step, _, save = name.partition('.')
+  return (int(step) if step.isdecimal() else -1), (int(save) if save.isdecimal() else 0)
+
+
+def _read_state(store: objects.Objects, name: str) -> dict[str, Any]:
+  """Reads what an object says of a step that was set aside; what says nothing means damaged."""
+  state: Any = None
+  with contextlib.suppress(ValueError, RecursionError, objects.MissingError):
+    state = json.loads(store.read(name)[0])
+  return state if isinstance(state, dict) and state else {'state': 'damaged'}
+
+
+def _download(
+  store: objects.Objects, wanted: Mapping[pathlib.Path, objects.Found]
+) -> list[pathlib.Path]:
+  """Fetches objects into files; returns those whose objects have gone since they were listed."""
+  gone: list[pathlib.Path] = []
+
+  def fetch(path: pathlib.Path) -> None:
+    try:
+      store.download(wanted[path], path)
+    except objects.MissingError:
+      gone.append(path)
+
+  transfer(fetch, [*wanted])
+  return gone
 
 
 def _is_array(path: str) -> bool:
@@ -170,4 +207,4 @@ def bring(step: pathlib.Path) -> None:
     or path.stat().st_size != each.size
   }
   check_room(step, sum(each.size for each in wanted.values()), f'{address}')
-  transfer(lambda item: store.download(item[1], item[0]), [*wanted.items()])
+  _download(store, wanted)

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 # The client would ask for a bucket's description too, which not everyone may read.
 os.environ.setdefault('DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA', 'true')
+# A machine without credentials that is none of Google's is known as such within seconds.
+os.environ.setdefault('GCE_METADATA_TIMEOUT', '1')
+os.environ.setdefault('GCE_METADATA_DETECT_RETRIES', '2')
 
 # isort: split
 import google.auth.exceptions
@@ -55,8 +58,11 @@ class GoogleStore:
       blob = self._bucket.blob(name)
       blob.reload(retry=None, timeout=self._timeout)
       version = blob.generation
-      data = blob.download_as_bytes(retry=None, timeout=self._timeout, if_generation_match=version)
-      return data, str(version)
+      options = {'retry': None, 'timeout': self._timeout, 'if_generation_match': version}
+      try:
+        return blob.download_as_bytes(**options), str(version)
+      except exceptions.NotFound as error:  # this version has gone since
+        raise answers.ChangedError('it has changed') from error
 
   def download(self, name: str, path: pathlib.Path) -> None:
     """Implements `answers.Store`."""
@@ -94,15 +100,18 @@ def _translated() -> Iterator[None]:
     raise answers.DeniedError(f'access is denied ({_shorten(error)})') from error
   except exceptions.GoogleAPICallError as error:
     kind = answers.PassingError if error.code in AGAIN else answers.BucketError
-    raise kind(f'the server answers {_shorten(error)}') from error
+    pays = 'requester pays' in str(error.message).lower()
+    hint = ': set GOOGLE_CLOUD_QUOTA_PROJECT to the project that pays' if pays else ''
+    raise kind(f'the server answers {_shorten(error)}{hint}') from error
   except google.auth.exceptions.DefaultCredentialsError as error:
     raise answers.DeniedError(
       f'there are no credentials ({_shorten(error)}): run `gcloud auth application-default login`, '
       'or set GOOGLE_APPLICATION_CREDENTIALS'
     ) from error
-  except google.auth.exceptions.TransportError as error:
-    raise answers.PassingError(f'credentials cannot be fetched ({_shorten(error)})') from error
   except google.auth.exceptions.GoogleAuthError as error:
+    transport = google.auth.exceptions.TransportError  # which the refresh of credentials wraps
+    if error.retryable or isinstance(error, transport) or isinstance(error.__cause__, transport):
+      raise answers.PassingError(f'credentials cannot be fetched ({_shorten(error)})') from error
     raise answers.DeniedError(f'the credentials are refused ({_shorten(error)})') from error
   except (requests.RequestException, ConnectionError, TimeoutError) as error:
     raise answers.PassingError(f'the server cannot be reached ({_shorten(error)})') from error

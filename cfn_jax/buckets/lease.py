@@ -2,11 +2,13 @@
 
 A store has no locks, but an object can be written only if it is absent, or still as it was read.
 The owner writes it again every RENEW_SECONDS. Whoever finds it watches it for WATCH_SECONDS: one
-that stays as it is was left behind, and is taken over. No clock is compared with another's.
+that stays as it is was left behind, and is taken over. No clock is compared with another's. An
+owner whose last renewal is older than TRUSTED_SECONDS renews it before it changes anything else.
 """
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import socket
@@ -21,7 +23,9 @@ from cfn_jax.buckets import addresses, objects
 NAME = 'run.lock'
 RENEW_SECONDS = 10.0
 WATCH_SECONDS = 60.0  # one that is not renewed for so long is left behind
+TRUSTED_SECONDS = 45.0  # an owner knows for so long after a renewal that it holds the lock
 PAUSE = 2.0  # seconds between two looks
+SLOW_SECONDS = 5.0  # a look that takes longer met an outage, in which no owner could renew
 
 
 class LeaseError(objects.BucketError):
@@ -47,6 +51,7 @@ class Lease:
     }
     self._version = objects.ABSENT
     self._count = 0
+    self._renewed = -math.inf  # when the last renewal that succeeded was sent
     self._lost = ''
     self._mutex = threading.Lock()
     self._ended = threading.Event()
@@ -78,20 +83,29 @@ class Lease:
       if 'pid' in self.before:
         self._watch(data, say)
       if self._write(version):
-        self._store.patience = 0.0  # one that fails is written again in time
+        self._store.hurry()  # one that fails is written again in time
         self._renewing.start()
         return
     raise LeaseError(self._refuse(self.before))
 
   def check(self) -> None:
-    """Renews the lock; raises LeaseError where another process has taken it over."""
-    with contextlib.suppress(objects.PassingError):
-      self._renew()
+    """Sees that this process holds the lock still; renews it where that is not certain.
+
+    Raises:
+      LeaseError: another process has taken it over.
+      PassingError: the server does not answer now.
+    """
+    if not self._lost and not self._is_trusted():
+      self._renew(trusting=True)
     if self._lost:
       raise LeaseError(
-        f'{self._address}: {self._lost} has taken over its lock, since this process was not heard '
-        f'of for {WATCH_SECONDS:.0f} seconds; this run ends, and writes nothing more there'
+        f'{self._lost} has taken over the lock of {self._address}, since this process was not '
+        f'heard of for {WATCH_SECONDS:.0f} seconds; this run ends, and writes nothing more there'
       )
+
+  def doubt(self) -> None:
+    """Has the next check renew the lock."""
+    self._renewed = -math.inf
 
   def release(self) -> None:
     """Returns the lock; what cannot be written now is left behind."""
@@ -110,6 +124,7 @@ class Lease:
       deadline = time.monotonic() + WATCH_SECONDS
       while time.monotonic() < deadline:
         time.sleep(PAUSE)
+        began = time.monotonic()
         try:
           if self._store.read(self._name)[0] != data:
             raise LeaseError(self._refuse(self.before))
@@ -117,14 +132,18 @@ class Lease:
           raise LeaseError(self._refuse(self.before)) from None
         except objects.MissingError:
           return
+        if time.monotonic() - began > SLOW_SECONDS:
+          deadline = time.monotonic() + WATCH_SECONDS
     say(f'{self._address}: {who} is gone; its lock is taken over')
 
   def _write(self, version: str) -> bool:
     """Writes who has the lock in the place of a version; returns whether that was possible."""
     self._count += 1
     text = json.dumps(self._owner | {'renewed': self._count}).encode()
+    began = time.monotonic()
     try:
       self._version = self._store.write(self._name, text, version)
+      self._renewed = began
       return True
     except objects.ChangedError:
       pass
@@ -134,19 +153,25 @@ class Lease:
       return False
     ours = read_owner(held).get('token') == self.token
     if ours:
-      self._version = found
+      self._version, self._renewed = found, began
     return ours
 
-  def _renew(self) -> None:
+  def _is_trusted(self) -> bool:
+    return time.monotonic() - self._renewed < TRUSTED_SECONDS
+
+  def _renew(self, *, trusting: bool = False) -> None:
+    """Writes the lock again; when trusting, only where the last time is long ago."""
     with self._mutex:
-      if not self._lost and not self._write(self._version):
+      if self._lost or (trusting and self._is_trusted()):
+        return
+      if not self._write(self._version):
         self._lost = 'another run'
         with contextlib.suppress(objects.BucketError):
           self._lost = _name(read_owner(self._store.read(self._name)[0]))
 
   def _keep(self) -> None:
     while not self._ended.wait(RENEW_SECONDS):
-      with contextlib.suppress(objects.BucketError):  # the next one may succeed
+      with contextlib.suppress(Exception):  # whatever it is, the next one may succeed
         self._renew()
 
   def _refuse(self, owner: dict[str, Any]) -> str:

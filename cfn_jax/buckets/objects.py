@@ -5,6 +5,7 @@ be written only if it is absent or still what was read (`version`). Every failur
 error that names the object.
 """
 
+import math
 import os
 import pathlib
 import random
@@ -49,15 +50,28 @@ class Objects:
   Args:
     address: any in the bucket.
     patience: seconds for which a request is repeated while the server fails; 0: never.
+    guard: is called before each attempt to write or delete, and raises where that may not be.
   """
 
-  def __init__(self, address: addresses.Address, *, patience: float | None = None) -> None:
+  def __init__(
+    self,
+    address: addresses.Address,
+    *,
+    patience: float | None = None,
+    guard: Callable[[], None] = lambda: None,
+  ) -> None:
     self.patience = PATIENCE_SECONDS if patience is None else patience
     self._where = f'{address.scheme}://{address.bucket}'
     self._store = _open(address)
     self._told = False
+    self._guard = guard
     if not self.patience:
-      self._store.set_timeout(PROBE_TIMEOUT)
+      self.hurry()
+
+  def hurry(self) -> None:
+    """Has requests be tried once from now on, and end within seconds."""
+    self.patience = 0.0
+    self._store.set_timeout(PROBE_TIMEOUT)
 
   def find(self, prefix: str, *, limit: int | None = None) -> list[Found]:
     """Returns the objects whose names begin so, in the order of their names; at most `limit`."""
@@ -85,14 +99,29 @@ class Objects:
       version: replace only this one; `ABSENT`: only where there is none; None: whatever is there.
 
     Raises:
-      ChangedError: another version is there.
+      ChangedError: another version is there, and it holds something else.
     """
-    return self._try(name, lambda: self._store.write(name, data, version))
+
+    def write() -> str:
+      self._guard()
+      return self._store.write(name, data, version)
+
+    try:
+      return self._try(name, write)
+    except ChangedError:  # an answer may be lost after the object was written
+      try:
+        held, found = self.read(name)
+      except (MissingError, ChangedError):
+        held, found = b'', ABSENT
+      if found == ABSENT or held != (data if isinstance(data, bytes) else data.read_bytes()):
+        raise
+      return found
 
   def delete(self, name: str) -> None:
     """Deletes an object; one that is not there is deleted already."""
 
     def delete() -> None:
+      self._guard()
       try:
         self._store.delete(name)
       except MissingError:
@@ -102,13 +131,14 @@ class Objects:
 
   def _try(self, name: str, act: Callable[[], Done]) -> Done:
     """Repeats a request while the server fails, ever more slowly."""
-    until, pause = time.monotonic() + self.patience, 0.5
+    until, pause = math.inf, 0.5
     while True:
       try:
         done = act()
         self._told = self._told and pause == 0.5  # a later failure is told again
         return done
       except PassingError as error:
+        until = min(until, time.monotonic() + self.patience)  # from the first failure
         if time.monotonic() + pause > until:
           told = f', tried for {self.patience:,.0f} seconds' if self.patience else ''
           raise PassingError(f'{self._where}/{name}: {error}{told}') from error

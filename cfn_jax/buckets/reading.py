@@ -1,20 +1,21 @@
 """What a command reads at an address: fetched once, into a folder that goes with the process."""
 
-import atexit
 import contextlib
+import dataclasses
 import functools
-import os
 import pathlib
-import shutil
+import re
 from collections.abc import Iterator
 
 from cfn_jax import places
 from cfn_jax.buckets import addresses, folders, objects
 from cfn_jax.errors import CfnError
 
-OWNER = 'read_by_'  # and the number of the process
+OWNER = 'read_by'
+CARD = 'model_card.json'  # what lies beside a file of weights and is read with it
+# The folder of a run's steps, one of them, or its arrays.
+STEP = re.compile(r'(?P<run>.+)/(?P<step>checkpoints(/[0-9]+(/state)?)?)')
 WEIGHTS = ('.npz', '.safetensors', '.caffemodel', '.pth', '.pt', '.torch', '.pkl', '.tar')
-SMALL_BYTES = 2**20  # of what is fetched beside a file, such as its card
 
 
 def local(text: str | pathlib.Path, name: str = 'the path') -> pathlib.Path:
@@ -49,31 +50,19 @@ def send(path: pathlib.Path) -> None:
 
 @functools.cache
 def _fetch(address: addresses.Address) -> pathlib.Path:
-  owner = f'{OWNER}{os.getpid()}'
-  _tidy(owner)
   objects.Objects(address, patience=0.0).find(f'{address.path}/', limit=1)  # fails at once
   store = objects.Objects(address)
-  parts = address.path.split('/')
-  if folders.CHECKPOINTS in parts[1:]:  # a step, or their folder: what lies beside belongs to it
-    above = parts[: parts.index(folders.CHECKPOINTS, 1)]
-    return _fetch(addresses.Address(address.scheme, address.bucket, '/'.join(above))).joinpath(
-      *parts[len(above) :]
-    )
-  path = addresses.stage(address, owner)
+  if step := STEP.fullmatch(address.path):  # what lies beside it belongs to it
+    return _fetch(dataclasses.replace(address, path=step['run'])) / step['step']
+  path = addresses.stage(address, _make_owner(addresses.find_root()))
   found = store.find(f'{address.path}/', limit=folders.MOST)
   if not found:
-    beside = f'{address.path.rpartition("/")[0]}/'
-    files = [
-      each
-      for each in store.find(beside if beside != '/' else '', limit=folders.MOST)
-      if each.name == address.path
-      or (each.size < SMALL_BYTES and '/' not in each.name.removeprefix(beside))
-    ]
-    if all(each.name != address.path for each in files):
+    card = pathlib.PurePosixPath(address.path).with_name(CARD).as_posix()
+    names = {address.path: path, card: path.with_name(CARD)}
+    files = [each for name in names for each in store.find(name, limit=1) if each.name == name]
+    if not files or files[0].name != address.path:
       raise objects.MissingError(f'{address}: there is nothing')
-    folders.transfer(
-      lambda each: store.download(each, path.parent / each.name.rpartition('/')[2]), files
-    )
+    folders.transfer(lambda each: store.download(each, names[each.name]), files)
     return path
   listing = folders.make_listing(found, address)
   if len(found) == folders.MOST:
@@ -91,11 +80,7 @@ def _is_ours(path: str) -> bool:
   return name in folders.OWN or name.endswith(WEIGHTS)
 
 
-def _tidy(owner: str) -> None:
-  """Has this process's folder removed at its end, and removes those of processes that are gone."""
-  root = addresses.find_root()
-  atexit.register(shutil.rmtree, root / owner, ignore_errors=True)
-  for folder in root.glob(f'{OWNER}*'):
-    number = folder.name.removeprefix(OWNER)
-    if not pathlib.Path(f'/proc/{number}').exists() and pathlib.Path('/proc/self').exists():
-      shutil.rmtree(folder, ignore_errors=True)
+@functools.cache
+def _make_owner(_: pathlib.Path) -> str:
+  """Returns the owner below a root that is this process."""
+  return addresses.make_owner(OWNER)

@@ -5,22 +5,36 @@ import pathlib
 from collections.abc import Iterator
 
 import boto3
+import boto3.exceptions
+import boto3.s3.transfer
 import botocore.config
 from botocore import exceptions
 
 from cfn_jax import terminal
 from cfn_jax.buckets import answers
 
-DENIED = (400, 401, 403)  # S3 answers 400 to a token that has expired or says nothing
+# Codes and words of answers. A token that has expired is refused by 400, without a word to HEAD.
+DENIED = (401, 403, '400', 'ExpiredToken', 'InvalidToken', 'TokenRefreshRequired')
+AGAIN = (
+  *(408, 409, 429, 500, 502, 503, 504),  # 409: two conditional writes at once
+  *('RequestTimeout', 'InternalError', 'SlowDown', 'ServiceUnavailable'),
+  *('Throttling', 'ThrottlingException', 'RequestThrottled', 'RequestLimitExceeded'),
+)
 FAILED = (  # what is raised where a request or its answer did not come through
   exceptions.ConnectionError,
   exceptions.HTTPClientError,
   exceptions.FlexibleChecksumError,
   exceptions.IncompleteReadError,
+  exceptions.MetadataRetrievalError,
+  exceptions.CredentialRetrievalError,
+  boto3.exceptions.RetriesExceededError,
   ConnectionError,
   TimeoutError,
 )
-AGAIN = (408, 409, 429, 500, 502, 503, 504)  # 409: two conditional writes at once
+# How larger files are sent: in parts, one after the other, as several files are sent at once.
+PARTS = boto3.s3.transfer.TransferConfig(
+  multipart_threshold=2**30, multipart_chunksize=2**27, use_threads=False
+)
 
 
 class S3Store:
@@ -66,12 +80,23 @@ class S3Store:
 
   def write(self, name: str, data: bytes | pathlib.Path, version: str | None) -> str:
     """Implements `answers.Store`."""
+    if version is None and isinstance(data, pathlib.Path):
+      return self._upload(name, data)
     condition = {} if version is None else {'IfMatch': version} if version else {'IfNoneMatch': '*'}
     with contextlib.ExitStack() as stack:
       body = stack.enter_context(data.open('rb')) if isinstance(data, pathlib.Path) else data
       stack.enter_context(_translated())
-      answer = self._client.put_object(Bucket=self._bucket, Key=name, Body=body, **condition)
+      try:
+        answer = self._client.put_object(Bucket=self._bucket, Key=name, Body=body, **condition)
+      except self._client.exceptions.NoSuchKey as error:  # that version was deleted
+        raise answers.ChangedError('it has changed') from error
       return str(answer['ETag'])
+
+  def _upload(self, name: str, path: pathlib.Path) -> str:
+    """Writes a file of any size: a single request holds 5 GB at most."""
+    with path.open('rb') as file, _translated():
+      self._client.upload_fileobj(file, self._bucket, name, Config=PARTS)
+      return str(self._client.head_object(Bucket=self._bucket, Key=name)['ETag'])
 
   def delete(self, name: str) -> None:
     """Implements `answers.Store`."""
@@ -86,14 +111,16 @@ def _translated() -> Iterator[None]:
     yield
   except exceptions.ClientError as error:
     code = int(error.response.get('ResponseMetadata', {}).get('HTTPStatusCode', 0))
-    told = f'{code} {error.response.get("Error", {}).get("Code", "")}'
+    word = str(error.response.get('Error', {}).get('Code', ''))
+    told = f'{code} {word}'
     if code == 404:
       raise answers.MissingError('there is no such object or bucket') from error
     if code == 412:
       raise answers.ChangedError('it has changed') from error
-    if code in DENIED:
+    if code in DENIED or word in DENIED:
       raise answers.DeniedError(f'access is denied ({told})') from error
-    kind = answers.PassingError if code in AGAIN else answers.BucketError
+    passing = code in AGAIN or word in AGAIN
+    kind = answers.PassingError if passing else answers.BucketError
     raise kind(f'the server answers {told}') from error
   except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
     raise answers.DeniedError(

@@ -42,6 +42,7 @@ def copy(text: str, field: str, cache_dir: str) -> pathlib.Path:
     try:
       index = objects.Objects(address, patience=0.0).read((address / array_records.INDEX).path)[0]
     except objects.MissingError:
+      probe.check_bucket(address, field)
       raise SourceError(
         f'{field} = {address} holds no {array_records.INDEX} that cfn_jax.prepare wrote: prepare '
         'the images (--out may be an address), or mount the bucket to read others'
@@ -116,7 +117,8 @@ def sending(text: str, *, again: bool) -> Iterator[str]:
   probe.check_access(address, '--out')
   store = objects.Objects(address)
   there = _list(store, address)
-  strange = [name for name in there if not name.startswith(('shard-', 'index.', 'settings.'))]
+  known = ('shard-', 'index.', 'settings.', '.')  # a dot: of a look that was killed
+  strange = [name for name in there if name and not name.startswith(known)]
   if strange:
     raise PrepareError(f'--out={address} holds other objects, such as {strange[0]}; give a new one')
   index, settings = folder / array_records.INDEX, folder / array_records.SETTINGS

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cfn_jax.buckets import addresses, lease
 from cfn_jax.training import lock, provenance
 
 WORDS = ('running', 'finished', 'stopped', 'failed', 'unknown')
@@ -51,10 +52,12 @@ def find(
   except OSError as error:
     return Status('unknown', f'{lock.NAME} cannot be read: {error.strerror}')
   if owner:
-    return _judge_process(owner, lock.NAME, since_renewed=since_renewed)
+    watch = lease.WATCH_SECONDS if addresses.find(folder) else lock.WATCH_SECONDS
+    late = since_renewed is not None and since_renewed > watch
+    return _judge_process(owner, lock.NAME, renewed=not late)
   ended = [start for start in starts if 'outcome' in start]
   if starts and 'outcome' not in starts[-1]:
-    return _judge_process(starts[-1], provenance.STARTS, since_renewed=None)
+    return _judge_process(starts[-1], provenance.STARTS, renewed=None)
   if ended and ended[-1]['outcome'] in WORDS:
     message = ended[-1].get('message') or f'ended {clock(ended[-1].get("ended"))}'
     return Status(ended[-1]['outcome'], str(message))
@@ -77,22 +80,21 @@ def _judge_files(folder: pathlib.Path, *, step: int, num_steps: int, scored: boo
   return Status('unknown', 'nothing in the folder says how far it is')
 
 
-def _judge_process(owner: Mapping[str, Any], file: str, *, since_renewed: float | None) -> Status:
+def _judge_process(owner: Mapping[str, Any], file: str, *, renewed: bool | None) -> Status:
   """Returns the status of a run without a recorded end, from the process that a file names.
 
   Args:
-    since_renewed: seconds; None for a file without renewals.
+    renewed: it was written in time; None for a file without renewals.
   """
   pid, host = owner.get('pid'), str(owner.get('host'))
   who = f'process {pid} on {host}'
-  late = since_renewed is not None and since_renewed > lock.WATCH_SECONDS
   if host == socket.gethostname():
     if not pathlib.Path(f'/proc/{pid}').exists():
       return Status('failed', f'{who} is gone without a word, as one that was killed')
-    if late:
+    if renewed is False:
       return Status('unknown', f'{who} is there, but has not renewed its lock: held up, or another')
     return Status('running', who)
-  if since_renewed is None or late:
+  if not renewed:
     return Status('unknown', f'{who} wrote {file}; whether it still runs is not seen from here')
   return Status('running', who)
 

@@ -68,7 +68,10 @@ def conduct(
       sync=sync,
     )
     terminal.say('', f'done in {_clock(time.monotonic() - begun)}')
+  sync()
   table.publish(study, planned, workdir, command)
+  sync()
+  table.write(study, planned, workdir, command)  # with what another part ended meanwhile
   if report:
     page.write_at_end(workdir)
   terminal.say(f'everything is in {addresses.show(workdir)}')

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import ml_collections
 
 from cfn_jax import fields
+from cfn_jax.buckets import addresses
 from cfn_jax.models import alexnet, trunk
 from cfn_jax.studies import declaration, executions
 
@@ -47,16 +48,22 @@ def count_needed(left: Sequence[executions.Execution]) -> int:
 def check(left: Sequence[executions.Execution], workdir: pathlib.Path) -> str:
   """Returns a line with the bytes of checkpoints and the free bytes.
 
+  In a bucket the largest run counts alone: its local folder goes when it has been sent.
+
   Raises:
     StudyError: the disk is too small.
   """
+  there = addresses.find(workdir)
+  if there:
+    left = sorted(left, key=lambda each: each.checkpoint_bytes)[-1:]
   needed = count_needed(left)
   folder = next(path for path in (workdir, *workdir.parents) if path.is_dir())
   free = shutil.disk_usage(folder).free
   told = f'{needed / 1e9:,.2f} GB for checkpoints, {free / 1e9:,.2f} GB are free'
   if needed > free:
+    other = 'set XDG_CACHE_HOME to another disk' if there else 'name another --workdir'
     raise declaration.StudyError(
-      f'{workdir}: too little disk: {told}; free some, name another --workdir, or take fewer runs '
+      f'{there or workdir}: too little disk: {told}; free some, {other}, or take fewer runs '
       '(--part, --seeds)'
     )
   return told

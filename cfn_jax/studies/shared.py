@@ -5,7 +5,6 @@ study writes what it knows of them; several hosts may do its parts, as on one di
 """
 
 import contextlib
-import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,10 +22,10 @@ def opened(text: str, name: str) -> Iterator[tuple[pathlib.Path, Callable[[], No
     CfnError: a study cannot live there.
   """
   if not places.is_address(text):
-    yield places.resolve(text, name), lambda: None
+    yield addresses.resolve(text, name), lambda: None
     return
   address = addresses.parse(text, name)
-  owner = f'study_{os.getpid()}'
+  owner = addresses.make_owner('study')
   folder = addresses.make_stage(address, owner)
   probe.check(address, name, shared=True)
   shared = _Shared(address, folder)

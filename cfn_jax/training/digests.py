@@ -16,6 +16,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from cfn_jax.errors import CfnError
+
 Digests = dict[str, dict[str, Any]]
 ARRAYS, OWN = 'arrays', 'sha256'  # their keys in the JSON item
 THREADS = 4  # hashing releases Python's lock
@@ -27,7 +29,16 @@ def name_leaves(tree: Any) -> dict[str, Any]:
 
 
 def replace_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
-  """Returns a tree with leaves of the same names in the places of its own."""
+  """Returns a tree with leaves of the same names in the places of its own.
+
+  Raises:
+    CfnError: there is none for one of its own, as no host holds that whole.
+  """
+  if spread := [name for name in name_leaves(tree) if name not in leaves]:
+    raise CfnError(
+      f'{spread[0]} is spread over several hosts, and a run in a bucket saves what each holds '
+      'whole: take a --workdir that every host sees, on a disk or mounted'
+    )
   return jax.tree.unflatten(jax.tree.structure(tree), [leaves[name] for name in name_leaves(tree)])
 
 

@@ -21,6 +21,7 @@ from cfn_jax.training import stopping
 
 OWNER = 'run'
 TOKEN = '.lease'  # in the local folder: the holder of the lock that wrote it last
+UNSENT = '.unsent'  # in it while something may not be in the bucket
 # Names that are sent nowhere: a cache that is made again, and what counts on this host alone.
 KEPT_HERE = ('features', 'run.lock')
 Stamp = tuple[int, int]  # the size of a file, and when it was written
@@ -35,26 +36,31 @@ class Mirror:
   ) -> None:
     self.address, self.folder = address, folder
     self._lock = lock
-    self._store = objects.Objects(address)
+    self._store = objects.Objects(address, guard=lock.check if lock else lambda: None)
     self._sent: dict[pathlib.Path, Stamp] = {}  # of the files as they are in the bucket
+    self._versions: dict[pathlib.Path, str] = {}  # of those that this process wrote there
     self._doomed: list[str] = []
     self._mutex = threading.Lock()
 
   def begin(self) -> None:
     """Makes the local folder what the bucket holds; all hosts together.
 
-    Steps that the last command could not send are still here, and newer than the bucket, where no
-    other has held the address since.
+    What the last command could not send is still here, and newer than the bucket, where no other
+    has held the address since; otherwise it is moved out of the way.
     """
     if self._lock:
       token = self.folder / TOKEN
       last = token.read_text() if token.is_file() else ''
-      kept = (
-        bool(last)
-        and last == self._lock.before.get('token')
-        and not all(map(_is_sent, self._walk()[1]))
+      unsent = bool(last) and (
+        (self.folder / UNSENT).exists() or not all(map(_is_sent, self._walk()[1]))
       )
-      if not kept:
+      kept = unsent and last == self._lock.before.get('token')
+      if unsent and not kept:
+        left = addresses.stage(self.address, f'left_{last}')
+        left.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.rename(left)
+        terminal.say(f'{self.address}: another has written there since; not sent, and kept: {left}')
+      elif not kept:
         shutil.rmtree(self.folder, ignore_errors=True)
       self.folder.mkdir(parents=True, exist_ok=True)
       token.write_text(self._lock.token)
@@ -89,15 +95,18 @@ class Mirror:
       if not self._lock:
         return
       try:
-        self._lock.check()
+        (self.folder / UNSENT).touch()
+        self._lock.doubt()
         files, steps = self._walk()
-        for path in files:
-          self._send(path)
+        folders.transfer(self._send, files)
         for step in steps:
           if not _is_sent(step):
             self._send_step(step)
         while self._doomed:
           self._delete(self._doomed.pop())
+        (self.folder / UNSENT).unlink(missing_ok=True)
+      except lease.LeaseError as error:
+        raise lease.LeaseError(f'{error}; what was not sent is in {self.folder}') from error
       except objects.BucketError as error:
         self._store.patience = 0.0  # what comes now ends the command
         raise type(error)(f'{error}; {self.say_sent()}') from error
@@ -119,12 +128,13 @@ class Mirror:
         terminal.say(f'warning: {error}')
 
   def say_sent(self) -> str:
-    """Says which steps are in the bucket, and which are on this host alone."""
+    """Says which steps are in the bucket, and what is on this host alone."""
     steps = self._walk()[1]
     newest = max((int(each.name) for each in steps if _is_sent(each)), default=-1)
     told = f'step {newest} is the newest there' if newest >= 0 else 'no step is there'
-    kept = ', '.join(str(each) for each in steps if not _is_sent(each))
-    return told + (f'; kept on this host, and sent by the same command: {kept}' if kept else '')
+    left = [each for each in steps if not _is_sent(each)] or [self.folder]
+    kept = f'kept on this host, and sent by the same command: {", ".join(map(str, left))}'
+    return f'{told}; {kept}' if steps else kept
 
   def drop(self, step: pathlib.Path) -> None:
     """Has the next push delete in the bucket what a local folder of a step stands for."""
@@ -173,8 +183,13 @@ class Mirror:
       target = self._find(path.parents[1]) / 'metrics' / 'metrics'
     else:
       target = self.address / path.relative_to(self.folder).as_posix()
-    self._store.write(target.path, data)
-    self._sent[path] = now
+    try:
+      version = self._store.write(target.path, data, self._versions.get(path))
+    except (objects.ChangedError, objects.MissingError):  # by hand, if the lock is held still
+      if self._lock:
+        self._lock.doubt()
+      version = self._store.write(target.path, data)
+    self._sent[path], self._versions[path] = now, version
 
   def _send_step(self, step: pathlib.Path) -> None:
     """Sends the folder of a step under a name that is free there, and then marks it as whole."""
@@ -187,11 +202,12 @@ class Mirror:
     paths = {path: stamp(path) for path in files}
 
     def send(path: pathlib.Path) -> None:
-      self._store.write((parent / name / path.relative_to(step).as_posix()).path, path)
+      target = parent / name / path.relative_to(step).as_posix()
+      self._store.write(target.path, path, objects.ABSENT)
 
     folders.transfer(send, [*paths])
     text = f'Checkpoint commit was successful to {parent / name}'
-    self._store.write((parent / name / folders.COMMIT).path, text.encode())
+    self._store.write((parent / name / folders.COMMIT).path, text.encode(), objects.ABSENT)
     self._sent |= paths
     with places.replacing(step / folders.SENT) as partial:
       partial.write_text(name)
@@ -235,7 +251,7 @@ def resolve(text: str, name: str) -> pathlib.Path:
     CfnError: there is none, or a run cannot live there.
   """
   if not places.is_address(text):
-    return places.resolve(text, name)
+    return addresses.resolve(text, name)
   address = addresses.parse(text, name)
   folder = addresses.make_stage(address, OWNER)
   probe.check(address, name)
