@@ -260,7 +260,8 @@ def test_an_array_that_no_host_holds_whole_is_named():
     digests.replace_leaves({'params': {'x': 1.0}}, {})
 
 
-def test_small_files_are_sent_several_at_once(proxy, bucket):
+def test_small_files_are_sent_several_at_once(proxy, bucket, monkeypatch):
+  monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 1.0)
   both = threading.Barrier(2)
 
   def meet(method, path):
