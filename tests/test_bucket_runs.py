@@ -127,6 +127,7 @@ def run_two(tmp_path, name, *arguments):
   return logs
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_without_a_common_disk_are_one_run_and_resume_it(bucket, tmp_path):
   run_two(tmp_path, 'two/straight', '--config.num_steps=7')
