@@ -145,6 +145,7 @@ def test_two_processes_without_a_common_disk_are_one_run_and_resume_it(bucket, t
   assert resumed[7] == straight[7]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_tool_reads_a_run_there_and_evaluations_write_there(bucket, tmp_path):
   run_there = 'gs://bucket/tools/run'
