@@ -39,7 +39,7 @@ from cfn_jax.pictures import shortcuts as shortcut_pictures
 from cfn_jax.pictures import units as unit_pictures
 from cfn_jax.report import folders, page
 from cfn_jax.training import devices
-from cfn_jax.transfer import files, surgery
+from cfn_jax.transfer import files
 from cfn_jax.transfer import weights as weights_lib
 
 PUZZLES = """Draws the first puzzles that a run with a config would train on, beside their images.
@@ -156,7 +156,8 @@ def draw_filters(argv: list[str]) -> None:
   shown = []
   for path in places.split(given.weights, '--weights'):
     weights = files.load_weights(path, step=given.step, collection=given.collection)
-    shown.append(filters.Filters(path, surgery.see_filters(weights), weights.groups[1]))
+    seen = weights.input.see(weights.params['conv1']['kernel'])
+    shown.append(filters.Filters(path, seen, weights.groups[1]))
   with _writing(out):
     filters.draw_filters(out, shown)
   terminal.answer(*(f'{one.name}: {one.describe()}' for one in shown), str(out))

@@ -18,13 +18,17 @@ import urllib.parse
 from unittest import mock
 
 import pytest
+import test_training_checkpoint as steps
 
 from cfn_jax.buckets import lease
+from cfn_jax.training import mirror
 
 pytest.importorskip('google.cloud.storage', reason="needs the extra 'gcs'")
 server = pytest.importorskip('gcp_storage_emulator.server', reason='needs gcp-storage-emulator')
 
 BUCKET = 'bucket'
+NAME = 'runs/ein Lauf mit ü'
+ADDRESS = f'gs://{BUCKET}/{NAME}'
 
 
 class Proxy(http.server.ThreadingHTTPServer):
@@ -225,6 +229,22 @@ def hurry(monkeypatch):
     ('PAUSE', 0.1),
   ):
     monkeypatch.setattr(lease, name, seconds)
+
+
+@contextlib.contextmanager
+def opened(address=ADDRESS):
+  with mirror.opened(mirror.resolve(address, '--workdir')) as workdir:
+    yield workdir
+
+
+def save(*numbers, **keep):
+  with opened() as workdir:
+    steps.save_all(workdir, numbers, **keep)
+
+
+def resume():
+  with opened() as workdir:
+    return steps.resume(workdir)
 
 
 @contextlib.contextmanager

@@ -55,3 +55,45 @@ def shared_data():
     return root / name
 
   return find
+
+
+# Google's emulator, for tests of buckets; each may have fixtures of its own names instead.
+
+
+@pytest.fixture(scope='module')
+def proxy():
+  """Yields the proxy before an emulator; skips where that is not installed."""
+  import bucket_cases
+
+  with bucket_cases.serving() as proxy:
+    yield proxy
+
+
+@pytest.fixture
+def bucket(proxy):
+  """Returns the bucket, emptied."""
+  import bucket_cases
+
+  return bucket_cases.Bucket(proxy).clear()
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+  """Has a test start on a host that knows nothing of a bucket, and where time runs fast.
+
+  Returns a function that makes another host of it, and returns that host's cache.
+  """
+  import bucket_cases
+
+  from cfn_jax.buckets import objects, reading
+
+  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
+  bucket_cases.hurry(monkeypatch)
+  reading._fetch.cache_clear()
+
+  def use(name):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / name))
+    return tmp_path / name
+
+  use('host')
+  return use

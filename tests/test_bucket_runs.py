@@ -23,12 +23,6 @@ KILLS = ('save', 'between') * 5
 
 
 @pytest.fixture(scope='module')
-def proxy():
-  with bucket_cases.serving() as proxy:
-    yield proxy
-
-
-@pytest.fixture(scope='module')
 def bucket(proxy):
   return bucket_cases.Bucket(proxy)
 

@@ -12,28 +12,11 @@ import pytest
 from test_transfer_checkpoints import saved  # noqa: F401  (a fixture)
 
 from cfn_jax import idle, places
-from cfn_jax.buckets import addresses, folders, objects, probe, reading
+from cfn_jax.buckets import addresses, folders, objects, probe
 from cfn_jax.errors import CfnError
 from cfn_jax.training import mirror
 
-
-@pytest.fixture(scope='module')
-def proxy():
-  with bucket_cases.serving() as proxy:
-    yield proxy
-
-
-@pytest.fixture
-def bucket(proxy):
-  return bucket_cases.Bucket(proxy).clear()
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  reading._fetch.cache_clear()
-  return tmp_path / 'cache'
+pytestmark = pytest.mark.usefixtures('host')
 
 
 def refusal(address):
@@ -230,8 +213,9 @@ def test_the_folder_of_a_process_is_removed_once_it_is_gone_and_those_of_others_
   assert {path.name for path in root.iterdir()} == {owner, other, elsewhere, begun}
 
 
-def test_a_workdir_that_stands_for_an_address_is_refused(cache):
+def test_a_workdir_that_stands_for_an_address_is_refused(host):
   folder = addresses.stage(addresses.Address('gs', 'bucket', 'runs/a'), 'run')
   for path in (folder, folder / 'b'):
     assert 'is the local folder of gs://bucket/runs/a' in refusal(str(path))
-  assert mirror.resolve(str(cache / 'mine'), '--workdir') == (cache / 'mine').resolve()
+  mine = host('mine') / 'mine'
+  assert mirror.resolve(str(mine), '--workdir') == mine.resolve()

@@ -1,70 +1,28 @@
 """One run at a time at an address: a lock that is taken, renewed, watched, lost and doubted."""
 
-import contextlib
 import json
 import time
 
 import bucket_cases
 import pytest
 import test_training_checkpoint as steps
+from bucket_cases import ADDRESS, NAME, opened, resume, save
 
 from cfn_jax.buckets import addresses, lease, objects
 from cfn_jax.errors import CfnError
 from cfn_jax.training import checkpoint, mirror
 
-NAME = 'runs/ein Lauf mit ü'
-ADDRESS = f'gs://{bucket_cases.BUCKET}/{NAME}'
+pytestmark = pytest.mark.usefixtures('host')
 
 
-@pytest.fixture(scope='module')
-def proxy():
-  with bucket_cases.serving() as proxy:
-    yield proxy
-
-
-@pytest.fixture
-def bucket(proxy):
-  return bucket_cases.Bucket(proxy).clear()
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-  """Has each test start on a host that knows nothing of the bucket; others are made by it."""
-  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
-  bucket_cases.hurry(monkeypatch)
-
-  def use(name):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / name))
-    return tmp_path / name
-
-  use('host')
-  return use
-
-
-@contextlib.contextmanager
-def opened(address=ADDRESS):
-  with mirror.opened(mirror.resolve(address, '--workdir')) as workdir:
-    yield workdir
-
-
-def save(*numbers, **keep):
-  with opened() as workdir:
-    steps.save_all(workdir, numbers, **keep)
-
-
-def resume():
-  with opened() as workdir:
-    return steps.resume(workdir)
-
-
-def test_a_second_run_is_refused_and_one_that_is_gone_is_replaced(bucket, cache, monkeypatch):
+def test_a_second_run_is_refused_and_one_that_is_gone_is_replaced(bucket, host, monkeypatch):
   with opened(), monkeypatch.context() as patient:
     patient.setattr(lease, 'WATCH_SECONDS', 20.0)
     began = time.monotonic()
-    cache('other')
+    host('other')
     with pytest.raises(lease.LeaseError, match=r'is in use by process [0-9]+ on .*: take another'):
       resume()
-    cache('host')
+    host('host')
     assert time.monotonic() - began < 15  # a lock that is renewed is not watched to the end
   held = {'host': 'elsewhere', 'pid': 1, 'since': 'yesterday', 'machine': 'x', 'token': 't'}
   bucket.write(f'{NAME}/run.lock', json.dumps(held).encode())

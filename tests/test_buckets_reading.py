@@ -1,6 +1,5 @@
 """What commands read at an address: which objects are asked for, and what goes with the process."""
 
-import bucket_cases
 import numpy as np
 import pytest
 from test_transfer_checkpoints import saved  # noqa: F401  (a fixture)
@@ -10,24 +9,7 @@ from cfn_jax.buckets import folders, objects, reading
 from cfn_jax.errors import CfnError
 from cfn_jax.transfer import cards, files
 
-
-@pytest.fixture(scope='module')
-def proxy():
-  with bucket_cases.serving() as proxy:
-    yield proxy
-
-
-@pytest.fixture
-def bucket(proxy):
-  return bucket_cases.Bucket(proxy).clear()
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  reading._fetch.cache_clear()
-  return tmp_path / 'cache'
+pytestmark = pytest.mark.usefixtures('host')
 
 
 def test_weights_are_read_from_a_run_a_step_a_folder_and_a_file(saved, bucket, tmp_path, capsys):  # noqa: F811

@@ -9,22 +9,7 @@ from google.auth import exceptions as auth
 
 from cfn_jax.buckets import addresses, google_store, objects
 
-
-@pytest.fixture(scope='module')
-def proxy():
-  with bucket_cases.serving() as proxy:
-    yield proxy
-
-
-@pytest.fixture
-def bucket(proxy):
-  return bucket_cases.Bucket(proxy).clear()
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+pytestmark = pytest.mark.usefixtures('host')
 
 
 @pytest.mark.parametrize(

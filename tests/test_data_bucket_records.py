@@ -16,12 +16,6 @@ ADDRESS = 'gs://bucket/sets/photös'
 
 
 @pytest.fixture(scope='module')
-def proxy():
-  with bucket_cases.serving() as proxy:
-    yield proxy
-
-
-@pytest.fixture(scope='module')
 def photos(tmp_path_factory):
   folder = tmp_path_factory.mktemp('photos')
   rng = np.random.default_rng(0)

@@ -265,6 +265,10 @@ def test_fields_that_spread_the_work_change_no_identity(images, monkeypatch, tmp
   config.update({'log_every_steps': 3, 'keep_latest': 5})
   config.data.num_workers = 1
   assert identify(config, monkeypatch, tmp_path) == before
+  before = identify(make_config('voc07_detection', images), monkeypatch, tmp_path)
+  config = make_config('voc07_detection', images)
+  config.test.watched_images += 1  # of evaluations during training
+  assert identify(config, monkeypatch, tmp_path) == before
 
 
 def test_a_longer_run_continues_a_shorter_one_unless_the_schedule_spans_all_steps(images):

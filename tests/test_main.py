@@ -90,7 +90,7 @@ def finished(tmp_path_factory):
 def test_a_run_leaves_its_files(finished):
   workdir, _ = finished
   names = {path.name for path in workdir.iterdir()}
-  pictures = {'puzzles.png', 'curves.png', 'answers.png'}
+  pictures = {'puzzles.png', 'curves.png', 'answers.png', 'filters.png'}
   assert {'config.json', 'permutations.npy', 'metrics.jsonl', 'checkpoints'} | pictures <= names
   assert any(name.startswith('events.out.tfevents') for name in names)
   assert json.loads((workdir / 'config.json').read_text())['permutations']['num'] == 8
@@ -100,7 +100,7 @@ def test_a_run_leaves_its_files(finished):
   begun, ended = map(json.loads, (workdir / 'starts.jsonl').read_text().splitlines())
   assert begun['command'].endswith(f'--workdir={workdir}') and ended['outcome'] == 'finished'
   report = (workdir / 'report.html').read_text()
-  assert '>finished<' in report and begun['commit'] in report and report.count('<img') >= 3
+  assert '>finished<' in report and begun['commit'] in report and report.count('<img') >= 4
 
 
 def test_metrics_hold_each_logged_step_once(finished):

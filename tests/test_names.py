@@ -15,7 +15,7 @@ from cfn_jax import arguments as command_lines
 from cfn_jax import names, places, terminal
 from cfn_jax.data import record
 from cfn_jax.jigsaw import questions
-from cfn_jax.pictures import class_scores, curves, figures, permutations, puzzles
+from cfn_jax.pictures import class_scores, curves, figures, filters, permutations, puzzles
 from cfn_jax.training import checkpoint
 
 ODD = (
@@ -207,13 +207,17 @@ def test_a_run_outlives_pictures_that_cannot_be_drawn(tmp_path, monkeypatch, cap
   def fail(*_, **__):
     raise RuntimeError('no font')
 
-  for module, name in ((run, 'draw_training_puzzles'), (curves, 'draw_curves')):
+  broken = ((run, 'draw_training_puzzles'), (curves, 'draw_curves'), (filters, 'draw_run'))
+  for module, name in broken:
     monkeypatch.setattr(module, name, fail)
   for name in ('_show', 'sample_validation_puzzles', '_take'):
     monkeypatch.setattr(run, name, fail)
   asked = questions.ask_rotation()
   transform = types.SimpleNamespace(puzzles=4)
-  pretext = types.SimpleNamespace(questions=asked, transform=transform, judged=lambda: pretext)
+  model = types.SimpleNamespace(trunk=None)
+  pretext = types.SimpleNamespace(
+    questions=asked, transform=transform, judged=lambda: pretext, input=None, model=model
+  )
   pictures = run.make_pictures(pretext)
   pictures['start'](tmp_path)
   pictures['end'](tmp_path, None, 3)
@@ -221,7 +225,7 @@ def test_a_run_outlives_pictures_that_cannot_be_drawn(tmp_path, monkeypatch, cap
   said = capsys.readouterr().err.splitlines()
   assert said == [
     f'warning: {tmp_path}/{name} is not drawn (no font)'
-    for name in ('puzzles.png', 'curves.png', 'answers.png', 'bad_batch.png')
+    for name in ('puzzles.png', 'curves.png', 'answers.png', 'filters.png', 'bad_batch.png')
   ]
 
 

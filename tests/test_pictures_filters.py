@@ -8,7 +8,7 @@ from PIL import Image
 from cfn_jax import visualize
 from cfn_jax.models import inputs
 from cfn_jax.pictures import filters
-from cfn_jax.transfer import files, surgery
+from cfn_jax.transfer import files
 
 
 def of(*columns):
@@ -34,7 +34,7 @@ def test_filters_share_one_scale_that_is_grey_at_zero():
 def test_filters_weigh_the_pixels_of_an_image(channels):
   record = inputs.InputRecord(channels, (1.0, 2.0, 3.0), (0.5, 1.0, 2.0))
   weights = transfer_cases.draw(kind='alexnet').replace(input=record)
-  seen = surgery.see_filters(weights)
+  seen = record.see(weights.params['conv1']['kernel'])
   images = np.random.default_rng(0).integers(256, size=(2, 11, 11, 3), dtype=np.uint8)
   prepared = record.prepare(images)
   # The difference of two images, so that no mean counts.

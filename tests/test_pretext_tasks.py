@@ -93,7 +93,7 @@ def test_a_run_leaves_its_questions_figures_and_pictures(trained):
   asked = json.loads((workdir / 'questions.json').read_text())
   assert asked['task'] == config.task and len(asked['rows']) == len(asked['answers'])
   assert not (workdir / 'permutations.npy').exists()
-  for name in ('puzzles.png', 'answers.png', 'curves.png'):
+  for name in ('puzzles.png', 'answers.png', 'curves.png', 'filters.png'):
     assert (workdir / name).stat().st_size > 5000, name
   assert figures['val_count'] == 8 * len(asked['rows'])  # every question of each image
   assert 0 <= figures['val_accuracy_low'] <= figures['val_accuracy'] <= 1

@@ -1,6 +1,5 @@
 """Runs that live in a bucket: what arrives there, what the next start reads, what is refused."""
 
-import contextlib
 import json
 import threading
 
@@ -9,45 +8,14 @@ import numpy as np
 import pytest
 import test_training_checkpoint as steps
 import tiny_task
+from bucket_cases import ADDRESS, NAME, opened, resume, save
 from test_training_loop import read_rows
 
 from cfn_jax.buckets import objects
 from cfn_jax.errors import CfnError
 from cfn_jax.training import checkpoint, digests, loop, mirror, provenance
 
-NAME = 'runs/ein Lauf mit ü'
-ADDRESS = f'gs://{bucket_cases.BUCKET}/{NAME}'
-
-
-@pytest.fixture(scope='module')
-def proxy():
-  with bucket_cases.serving() as proxy:
-    yield proxy
-
-
-@pytest.fixture
-def bucket(proxy):
-  return bucket_cases.Bucket(proxy).clear()
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-  """Has each test start on a host that knows nothing of the bucket; others are made by it."""
-  monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
-  bucket_cases.hurry(monkeypatch)
-
-  def use(name):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / name))
-    return tmp_path / name
-
-  use('host')
-  return use
-
-
-@contextlib.contextmanager
-def opened(address=ADDRESS):
-  with mirror.opened(mirror.resolve(address, '--workdir')) as workdir:
-    yield workdir
+pytestmark = pytest.mark.usefixtures('host')
 
 
 def fit(address, **fields):
@@ -55,19 +23,9 @@ def fit(address, **fields):
     return loop.fit(tiny_task.make_task(), tiny_task.make_config(**fields), workdir)
 
 
-def save(*numbers, **keep):
-  with opened() as workdir:
-    steps.save_all(workdir, numbers, **keep)
-
-
-def resume():
-  with opened() as workdir:
-    return steps.resume(workdir)
-
-
-def test_a_run_in_a_bucket_is_that_on_a_disk_and_resumes_on_another_host(bucket, cache, tmp_path):
+def test_a_run_in_a_bucket_is_that_on_a_disk_and_resumes_on_another_host(bucket, host, tmp_path):
   fit(ADDRESS, num_steps=6)
-  cache('other')
+  host('other')
   fit(ADDRESS)
   plain = tmp_path / 'plain'
   plain.mkdir()
@@ -124,10 +82,10 @@ def test_a_run_can_be_copied_from_a_disk_and_back(bucket, tmp_path):
   steps.assert_equal(steps.resume(tmp_path / 'back').state, steps.make_state(6))
 
 
-def test_a_save_that_was_killed_is_set_aside_by_an_object(bucket, cache):
+def test_a_save_that_was_killed_is_set_aside_by_an_object(bucket, host):
   save(3, 6)
   bucket.delete(f'{NAME}/checkpoints/6/commit_success.txt')
-  cache('other')
+  host('other')
   start = resume()
   assert start.step == 3
   assert ['an unfinished save' in note for note in start.notes] == [True]
@@ -135,7 +93,7 @@ def test_a_save_that_was_killed_is_set_aside_by_an_object(bucket, cache):
   assert marker == {'state': 'unfinished'}
   save(6, keep_latest=3)
   assert 'commit_success.txt' in bucket.names(f'{NAME}/checkpoints/6.1/')
-  cache('third')
+  host('third')
   start = resume()
   assert start.step == 6
   steps.assert_equal(start.state, steps.make_state(6))
@@ -143,11 +101,11 @@ def test_a_save_that_was_killed_is_set_aside_by_an_object(bucket, cache):
   assert not bucket.names(f'{NAME}/checkpoints/6/')
 
 
-def test_what_a_rule_of_the_bucket_deletes_is_a_damaged_step(bucket, cache):
+def test_what_a_rule_of_the_bucket_deletes_is_a_damaged_step(bucket, host):
   save(3, 6, 9, keep_latest=3)
   lost = [name for name in bucket.names() if '/9/state/d/' in name or '/6/meta/metadata' in name]
   bucket.delete(*lost)
-  cache('other')
+  host('other')
   start = resume()
   assert start.step == 3 and len(lost) > 1
   for step, note in zip((9, 6), start.notes, strict=True):
@@ -155,22 +113,22 @@ def test_what_a_rule_of_the_bucket_deletes_is_a_damaged_step(bucket, cache):
     marker = json.loads(bucket.read(f'{NAME}/checkpoints/{step}/set_aside.json'))
     assert marker == {'state': 'damaged'}
   save(9)
-  cache('third')
+  host('third')
   steps.assert_equal(resume().state, steps.make_state(9))
   assert bucket.names(f'{NAME}/checkpoints/9/')  # it is never deleted
 
 
-def test_a_run_whose_checkpoints_were_deleted_is_not_begun_anew(bucket, cache):
+def test_a_run_whose_checkpoints_were_deleted_is_not_begun_anew(bucket, host):
   with opened() as workdir:
     (workdir / 'metrics.jsonl').write_text('{"step": 12}\n')
     steps.save_all(workdir, [12])
   bucket.delete(*[name for name in bucket.names() if '/checkpoints/' in name])
-  cache('other')
+  host('other')
   with pytest.raises(checkpoint.CheckpointError, match=r'but metrics\.jsonl goes to step 12'):
     fit(ADDRESS)
 
 
-def test_a_server_that_fails_now_and_then_changes_nothing(proxy, bucket, cache):
+def test_a_server_that_fails_now_and_then_changes_nothing(proxy, bucket, host):
   faults = [
     bucket_cases.answer(what, method)
     for what in (503, 'drop', 'drop after', 429)
@@ -179,12 +137,12 @@ def test_a_server_that_fails_now_and_then_changes_nothing(proxy, bucket, cache):
   workdir = mirror.resolve(ADDRESS, '--workdir')
   with bucket_cases.failing(proxy, *faults), mirror.opened(workdir):
     steps.save_all(workdir, [3, 6, 9], keep_latest=1, keep_best=0)
-  cache('other')
+  host('other')
   steps.assert_equal(resume().state, steps.make_state(9))
 
 
 def test_a_server_that_vanishes_ends_the_run_and_the_same_command_sends_the_rest(
-  proxy, bucket, cache, monkeypatch
+  proxy, bucket, host, monkeypatch
 ):
   save(3)
   monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 1.0)
@@ -206,23 +164,23 @@ def test_a_server_that_vanishes_ends_the_run_and_the_same_command_sends_the_rest
   there = bucket.names(f'{NAME}/checkpoints/6/')
   assert there and 'commit_success.txt' not in there
   assert resume().step == 6
-  cache('other')
+  host('other')
   steps.assert_equal(resume().state, steps.make_state(6))
 
 
 def test_what_this_host_kept_does_not_count_once_another_has_run(
-  proxy, bucket, cache, monkeypatch, capsys
+  proxy, bucket, host, monkeypatch, capsys
 ):
   save(3)
   monkeypatch.setattr(objects, 'PATIENCE_SECONDS', 0.5)
   with pytest.raises(checkpoint.CheckpointError), bucket_cases.failing(proxy), opened() as workdir:
     proxy.faults.append(bucket_cases.answer('drop', method='POST', times=1000))
     steps.save_all(workdir, [6])
-  cache('other')
+  host('other')
   save(5)
-  host = cache('host')
+  kept = host('host')
   assert resume().step == 5
-  [left] = (host / 'cfn_jax' / 'buckets').glob(f'left_*/gs/bucket/{NAME}')
+  [left] = (kept / 'cfn_jax' / 'buckets').glob(f'left_*/gs/bucket/{NAME}')
   assert (left / 'checkpoints' / '6' / 'state').is_dir()  # nothing is lost
   assert f'not sent, and kept: {left}' in capsys.readouterr().err
 

@@ -223,7 +223,15 @@ def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task
     chance_margin=0.01 * made.chance,  # an error, no cross-entropy
     write_files=write_files,
     pictures=fillings.make_pictures(
-      made.training, made.holes, made.validation, made.judged(), made.fill, made.target, made.chance
+      made.training,
+      made.holes,
+      made.validation,
+      made.judged(),
+      made.fill,
+      made.target,
+      made.chance,
+      made.input,
+      made.model.trunk,
     ),
     end_pictures=fillings.END,
     meta={'network': made.model.trunk.describe() | {'input': made.input.to_json()}},

@@ -79,6 +79,11 @@ class InputRecord:
 
     return self._prepare(images.astype(np.float32), jax.numpy, jax.lax.rsqrt)
 
+  def see(self, kernel: np.ndarray) -> np.ndarray:
+    """Returns conv1's kernel `[kh, kw, 3, F]` as it weighs R, G and B of a pixel of 0..255."""
+    kernel = kernel * np.array(self.scale, np.float32)[:, None]
+    return kernel[:, :, ::-1] if self.channels == 'bgr' else kernel
+
   def _prepare(self, x: Any, xp: Any, rsqrt: Callable[[Any], Any]) -> Any:
     if self.channels == 'bgr':
       x = x[..., ::-1]

@@ -33,8 +33,8 @@ Pool = Callable[[Array, int, int, int], Array]
 #   axes at once, or the bias last. A GPU moves 10.7 GB in a step by axes, 8.3 GB at once.
 # LRN: shifted sums; on a CPU 6 ms, by lax.reduce_window 12. A TPU shifts channels slowly and
 #   multiplies fast. A GPU waits for memory, and computes the scale again rather than keep it.
-# Enlargement: products; on a CPU 0.22 s for four maps of scores with their gradient, by blends
-#   0.34. XLA 0.10 finds no tiling on a GPU for products of so few terms.
+# Enlargement: products; on a CPU 0.23 s for four maps of scores with their gradient, by blends
+#   0.33. XLA 0.10 finds no tiling on a GPU for products of so few terms.
 
 
 def convolution(x: Array, kernel: Array, *, stride: int, padding: int, groups: int) -> Array:

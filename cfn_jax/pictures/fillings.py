@@ -10,11 +10,12 @@ import numpy as np
 from cfn_jax import names
 from cfn_jax.data import pipeline
 from cfn_jax.models import inputs
-from cfn_jax.pictures import curves, figures
+from cfn_jax.models import trunk as trunks
+from cfn_jax.pictures import curves, figures, filters
 from cfn_jax.training import metrics
 
 SHOWN = 8
-END = ('curves.png', 'fillings.png')
+END = ('curves.png', 'fillings.png', 'filters.png')
 
 
 def make_pictures(
@@ -25,6 +26,8 @@ def make_pictures(
   fill: Callable[..., Any],
   target: inputs.InputRecord,
   chance: float,
+  record: inputs.InputRecord,
+  trunk: trunks.Trunk,
 ) -> dict[str, Callable[..., None]]:
   """Returns the pictures of a run by their moment: 'start', 'end' and 'bad_batch'.
 
@@ -32,6 +35,7 @@ def make_pictures(
     holes, judged: the transforms of training and validation.
     fill: (params, batch) to `[B, px, px, 3]` in units of `target`.
     chance: the error of the mean colour.
+    record, trunk: of the network.
   """
 
   def start(workdir: pathlib.Path) -> None:
@@ -56,6 +60,8 @@ def make_pictures(
         filling=filling / np.array(target.scale) + np.array(target.mean),
         title=f'validation images, the filling of step {step}, the best',
       )
+    with figures.spared(workdir / END[2]):
+      filters.draw_run(workdir / END[2], params, record, trunk, step)
 
   def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
     with figures.spared(workdir / 'bad_batch.png'):

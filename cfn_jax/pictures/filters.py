@@ -4,13 +4,15 @@ Paper, figure of conv1: chromatic aberration teaches filters for colour edges.
 """
 
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cfn_jax import names
 from cfn_jax.jigsaw import puzzle
+from cfn_jax.models import inputs
+from cfn_jax.models import trunk as trunks
 from cfn_jax.pictures import figures
 
 _COLUMNS = 8  # filters beside each other, in each group
@@ -47,6 +49,19 @@ class Filters(NamedTuple):
       f'{len(shares)} filters, {np.count_nonzero(shares > 0.5)} of them mostly of colour; '
       f'colour has {shares.mean():.0%} of the squared weights'
     )
+
+
+def draw_run(
+  path: pathlib.Path,
+  params: Mapping[str, Any],
+  record: inputs.InputRecord,
+  trunk: trunks.Trunk,
+  step: int,
+) -> None:
+  """Draws those of a run at a step; of a network of stacked tiles, those of the first tile."""
+  kernel = np.asarray(params['conv1']['kernel'])
+  name = f'step {step}' + (', the first tile' if kernel.shape[2] > 3 else '')
+  draw_filters(path, [Filters(name, record.see(kernel[:, :, :3]), trunk.groups[1])])
 
 
 def draw_filters(path: pathlib.Path, shown: Sequence[Filters]) -> None:

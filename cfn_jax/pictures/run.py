@@ -11,12 +11,12 @@ from cfn_jax.data import pipeline, streams
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle
 from cfn_jax.models import cfn
-from cfn_jax.pictures import curves, figures, puzzles
+from cfn_jax.pictures import curves, figures, filters, puzzles
 from cfn_jax.training import metrics
 
 SHOWN_PUZZLES = 8
 SHOWN_ANSWERS = 16
-END = ('curves.png', 'answers.png')
+END = ('curves.png', 'answers.png', 'filters.png')
 
 
 def make_pictures(pretext: pretexts.Pretext) -> dict[str, Callable[..., None]]:
@@ -43,6 +43,8 @@ def make_pictures(pretext: pretexts.Pretext) -> dict[str, Callable[..., None]]:
       answers = np.asarray(predict(params, tiles))[:, : asked.classes]
       title = f'validation {asked.plural} and the answers of step {step}, the best'
       puzzles.draw_answers(workdir / END[1], shown, judged.questions, answers, title=title)
+    with figures.spared(workdir / END[2]):
+      filters.draw_run(workdir / END[2], params, pretext.input, pretext.model.trunk, step)
 
   def bad_batch(workdir: pathlib.Path, batch: pipeline.Batch) -> None:
     path = workdir / 'bad_batch.png'

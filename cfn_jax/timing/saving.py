@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from cfn_jax import arguments as command_lines
-from cfn_jax import places
+from cfn_jax import command, places
 from cfn_jax.buckets import addresses, objects
 from cfn_jax.timing import steps
 from cfn_jax.training import checkpoint, devices, mirror, settings
@@ -43,15 +43,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     CfnError: nothing can be saved there.
   """
   command_lines.check_numbers(arguments, {'saves': (1, 1000)})
-  chosen = argparse.Namespace(
-    config=arguments.config,
-    batch=0,
-    dtype='',
-    remat=False,
-    accumulate_steps=0,
-    permutations_per_pass=0,
-  )
-  config = steps.read_config(chosen)
+  config = command.load_config(arguments.config, tasks=steps.TRAINED)
   devices.check_platform()
   with _folder(arguments.workdir) as where:
     task, _ = steps.make(config)

@@ -10,11 +10,12 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from cfn_jax.buckets import reading
 from cfn_jax.models import inputs
 from cfn_jax.transfer import geometry
 from cfn_jax.transfer import weights as weights_lib
 
-NAME = 'model_card.json'
+NAME = reading.CARD
 TEXT_NAME = 'model_card.md'
 NAMES = (NAME, TEXT_NAME)
 _LICENCE = (

@@ -170,12 +170,6 @@ def compare(before: Weights, after: Weights) -> str:
   return report(after.params, before.params, [layer for layer in after.params if kept(layer)])
 
 
-def see_filters(weights: Weights) -> np.ndarray:
-  """Returns conv1's filters as they weigh R, G and B of a pixel of 0..255: `[kh, kw, 3, F]`."""
-  kernel = weights.params['conv1']['kernel'] * np.array(weights.input.scale, np.float32)[:, None]
-  return kernel[:, :, ::-1] if weights.input.channels == 'bgr' else kernel
-
-
 def fold_input(weights: Weights, to: str | inputs.InputRecord) -> Weights:
   """Changes the input record, and conv1 so that its output for an image stays the same.
 
