@@ -5,6 +5,8 @@ import json
 import math
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import socket
 import sys
@@ -16,7 +18,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from cfn_jax import command, visualize
+from cfn_jax import command, fields, visualize
 from cfn_jax.buckets import addresses
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity
@@ -112,6 +114,19 @@ def test_a_page_shows_figures_settings_and_pictures(make_run, without_bokeh):
   stills = [each for tag, each in shown.tags if tag == 'img' and 'data-still' in each]
   assert [each['data-still'] for each in stills] == ['step', 'visits', 'hours'] * 5
   assert {each['src'][:26] for each in stills} == {'data:image/svg+xml;base64,'}
+
+
+def test_the_command_of_a_page_makes_the_config_again(make_run):
+  folder = make_run(learning_rate=0.125, solver='optax')
+  (workdir,) = gather.read([folder])
+  recipe = workdir.runs[0].recipe
+  words = shlex.split(dict(tables.describe_recipe(recipe))['the same, by fields'])
+  assert words[:4] == ['python', '-m', 'cfn_jax.main', '--config=cfn'] and len(words) > 10
+  again = fields.flatten(command.load_config('cfn'))
+  for word in words[4:-1]:
+    name, _, value = word.removeprefix('--config.').partition('=')
+    again[name] = value if isinstance(again[name], str) else type(again[name])(eval(value))
+  assert json.loads(json.dumps(again)) == json.loads(json.dumps(recipe.fields))
 
 
 def test_nothing_comes_from_elsewhere(make_run):
@@ -515,8 +530,11 @@ def test_a_browser_shows_the_page(bokeh, browser, make_run, monkeypatch, tmp_pat
     monkeypatch.setitem(sys.modules, 'bokeh.resources', None)
   out = tmp_path / 'page.html'
   page.write([spoil_names(make_run), make_run('plain')], out)
-  for width in (400, 1400):
-    browser.open(out, width=width)
+  for width, scheme in ((400, 'light'), (1400, 'dark')):
+    browser.open(out, width=width, scheme=scheme)
+    ground = browser.run('getComputedStyle(document.body).backgroundColor')
+    levels = [int(each) for each in re.findall(r'\d+', ground)[:3]]
+    assert max(levels) < 80 if scheme == 'dark' else min(levels) > 200, (scheme, ground)
     found = browser.run(LOOK)
     assert found['width'] <= 0 and found['broken'] == 0 and found['stung'] is None
     assert found['pictures'] >= 3 and found['canvases'] == (found['charts'] if bokeh else 0)
