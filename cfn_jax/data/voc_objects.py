@@ -18,11 +18,6 @@ from cfn_jax.data import boxes, splits, voc, voc_annotations
 from cfn_jax.data.record import SourceError
 
 ON_BAD_BOX = ('fail', 'clip')
-# Of the section `data` of a config.
-FIELDS = (
-  *('root', 'split', 'val_root', 'val_split', 'val_fraction'),
-  *('on_bad_box', 'allow_empty_classes'),
-)
 MIN_SIDE_PX = 2
 
 
@@ -74,7 +69,16 @@ def open_config(
 ) -> tuple[Split, Split, tuple[str, ...]]:
   """Opens the section `data` of a config; see `open_objects`."""
   d = config.data
-  return open_objects(**{name: d[name] for name in FIELDS}, count_difficult=count_difficult)
+  return open_objects(
+    root=d.root,
+    split=d.split,
+    val_root=d.val_root,
+    val_split=d.val_split,
+    val_fraction=d.val_fraction,
+    on_bad_box=d.on_bad_box,
+    allow_empty_classes=d.allow_empty_classes,
+    count_difficult=count_difficult,
+  )
 
 
 def open_objects(

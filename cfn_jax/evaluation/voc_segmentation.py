@@ -72,7 +72,16 @@ def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
     SourceError: with the fault, its place and the remedy.
   """
   d = config.data
-  chosen = mask_splits.Fields(*(d[name] for name in mask_splits.Fields._fields))
+  chosen = mask_splits.Fields(
+    root=d.root,
+    split=d.split,
+    val_root=d.val_root,
+    val_split=d.val_split,
+    val_fraction=d.val_fraction,
+    sbd_root=d.sbd_root,
+    shared_images=d.shared_images,
+    more_masks=d.more_masks,
+  )
   training, testing, class_names = voc_masks.open_masks(
     chosen, allow_empty_classes=d.allow_empty_classes
   )
