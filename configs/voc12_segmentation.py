@@ -53,7 +53,7 @@ def _small(c: ml_collections.ConfigDict) -> None:
   c.num_steps = 3_000
   c.batch_size = 4
   c.accumulate_steps = 1
-  c.learning_rate = 0.01
+  c.learning_rate = 0.003  # chosen on a held-out fifth of the training masks
   c.images.mirror = True
   c.test.watched_images = 100
 
