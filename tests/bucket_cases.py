@@ -174,6 +174,38 @@ def serving():
       emulator.stop()
 
 
+@contextlib.contextmanager
+def serving_s3():
+  """Starts moto's server with one bucket; names that to Amazon's client, and yields one."""
+  boto3 = pytest.importorskip('boto3', reason="needs the extra 's3'")
+  moto = pytest.importorskip('moto.server', reason="needs moto's server")
+  emulator = moto.ThreadedMotoServer('127.0.0.1', port=0, verbose=False)
+  emulator.start()
+  host, port = emulator.get_host_and_port()
+  named = {
+    'AWS_ENDPOINT_URL': f'http://{host}:{port}',
+    'AWS_ACCESS_KEY_ID': 'test',
+    'AWS_SECRET_ACCESS_KEY': 'test',
+    'AWS_DEFAULT_REGION': 'us-east-1',
+  }
+  with mock.patch.dict(os.environ, named):
+    client = boto3.client('s3')
+    client.create_bucket(Bucket=BUCKET)
+    yield client
+  emulator.stop()
+
+
+@contextlib.contextmanager
+def before_s3():
+  """Starts a proxy before the server that is named to Amazon's client; names and yields it."""
+  proxy = Proxy(int(os.environ['AWS_ENDPOINT_URL'].rpartition(':')[2]))
+  threading.Thread(target=proxy.serve_forever, daemon=True).start()
+  with mock.patch.dict(os.environ, {'AWS_ENDPOINT_URL': proxy.address}):
+    yield proxy
+  proxy.shutdown()
+  proxy.server_close()
+
+
 class Bucket:
   """The bucket behind a proxy, by Google's own client and past all faults."""
 
@@ -218,6 +250,20 @@ class Bucket:
   def delete(self, *names):
     for name in names:
       self._bucket.blob(name).delete()
+
+
+class S3Bucket(Bucket):
+  """The same by Amazon's own client."""
+
+  def __init__(self, client):
+    self._client = client
+
+  def names(self, prefix=''):
+    pages = self._client.get_paginator('list_objects_v2').paginate(Bucket=BUCKET, Prefix=prefix)
+    return [each['Key'].removeprefix(prefix) for page in pages for each in page.get('Contents', ())]
+
+  def read(self, name):
+    return self._client.get_object(Bucket=BUCKET, Key=name)['Body'].read()
 
 
 def hurry(monkeypatch):

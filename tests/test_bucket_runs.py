@@ -59,6 +59,17 @@ def assert_same_run(bucket, name, plain, tmp_path):
     assert bucket.read(f'{name}/{file}') == (plain / file).read_bytes(), file
 
 
+@pytest.fixture(scope='module', params=['gs', pytest.param('s3', marks=pytest.mark.long)])
+def store(request):
+  """Yields the scheme of an emulator, its bucket, its proxy, and the method that writes."""
+  if request.param == 'gs':
+    proxy = request.getfixturevalue('proxy')
+    yield 'gs', bucket_cases.Bucket(proxy), proxy, 'POST'
+  else:
+    with bucket_cases.serving_s3() as client, bucket_cases.before_s3() as proxy:
+      yield 's3', bucket_cases.S3Bucket(client), proxy, 'PUT'
+
+
 @pytest.fixture(scope='module')
 def straight(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('straight') / 'run'
@@ -68,9 +79,9 @@ def straight(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_storm_of_kills_changes_no_bit(proxy, bucket, straight, tmp_path):
-  name, rng = 'storm/run', random.Random(0)
-  slow = bucket_cases.answer(0.05, 'POST', times=10**9)  # a save takes a while
+def test_a_storm_of_kills_changes_no_bit(store, straight, tmp_path):
+  (scheme, bucket, proxy, writes), name, rng = store, 'storm/run', random.Random(0)
+  slow = bucket_cases.answer(0.05, writes, times=10**9)  # a save takes a while
   unfinished = 0
   with bucket_cases.failing(proxy, slow):
     for number, aim in enumerate(KILLS):
@@ -82,7 +93,7 @@ def test_a_storm_of_kills_changes_no_bit(proxy, bucket, straight, tmp_path):
         return bool(others) if aim == 'save' else bool(whole - before)
 
       with killed_runs.Run(
-        f'gs://bucket/{name}',
+        f'{scheme}://bucket/{name}',
         *STORM,
         environment={'XDG_CACHE_HOME': str(host)},
         log=tmp_path / f'{number}.log',
@@ -98,19 +109,19 @@ def test_a_storm_of_kills_changes_no_bit(proxy, bucket, straight, tmp_path):
         break
   assert number >= 9 or ended
   assert unfinished >= 3
-  result = run(*STORM, f'--workdir=gs://bucket/{name}')
+  result = run(*STORM, f'--workdir={scheme}://bucket/{name}')
   assert result.returncode == 0, result.stderr
   assert_same_run(bucket, name, straight, tmp_path)
 
 
-def run_two(tmp_path, name, *arguments):
+def run_two(tmp_path, scheme, name, *arguments):
   """Runs two processes that share no disk, as on two hosts; returns what each said."""
   workdir = tmp_path / 'gs' / name.replace('/', '_')
   workdir.parent.mkdir(exist_ok=True)
   processes = test_distributed.start_processes(
     workdir,
     *arguments,
-    address=f'gs://bucket/{name}',
+    address=f'{scheme}://bucket/{name}',
     environments=[{'XDG_CACHE_HOME': str(tmp_path / f'host{i}')} for i in range(2)],
     heartbeat_s=60,
   )
@@ -123,11 +134,12 @@ def run_two(tmp_path, name, *arguments):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_two_processes_without_a_common_disk_are_one_run_and_resume_it(bucket, tmp_path):
-  run_two(tmp_path, 'two/straight', '--config.num_steps=7')
-  run_two(tmp_path, 'two/run', '--config.num_steps=6')
+def test_two_processes_without_a_common_disk_are_one_run_and_resume_it(store, tmp_path):
+  scheme, bucket, *_ = store
+  run_two(tmp_path, scheme, 'two/straight', '--config.num_steps=7')
+  run_two(tmp_path, scheme, 'two/run', '--config.num_steps=6')
   assert find_saves(bucket, 'two/run') == ({'3', '6'}, set())
-  first, second = run_two(tmp_path, 'two/run', '--config.num_steps=7')
+  first, second = run_two(tmp_path, scheme, 'two/run', '--config.num_steps=7')
   assert 'resuming from step 6' in first and 'resuming' not in second
   for name in ('straight', 'run'):
     bucket.download(f'two/{name}/checkpoints/7/', tmp_path / name / 'checkpoints' / '7')

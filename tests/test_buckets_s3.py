@@ -2,8 +2,6 @@
 
 import json
 import os
-import threading
-from unittest import mock
 
 import pytest
 import test_training_checkpoint as steps
@@ -13,7 +11,7 @@ from cfn_jax.errors import CfnError
 from cfn_jax.training import mirror
 
 boto3 = pytest.importorskip('boto3', reason="needs the extra 's3'")
-moto = pytest.importorskip('moto.server', reason="needs moto's server")
+bucket_cases = pytest.importorskip('bucket_cases')
 botocore = pytest.importorskip('botocore')
 s3_store = pytest.importorskip('cfn_jax.buckets.s3_store')
 
@@ -22,20 +20,8 @@ ADDRESS = addresses.Address('s3', 'bucket', 'runs/ein Lauf ü')
 
 @pytest.fixture(scope='module')
 def client():
-  server = moto.ThreadedMotoServer('127.0.0.1', port=0, verbose=False)
-  server.start()
-  host, port = server.get_host_and_port()
-  named = {
-    'AWS_ENDPOINT_URL': f'http://{host}:{port}',
-    'AWS_ACCESS_KEY_ID': 'test',
-    'AWS_SECRET_ACCESS_KEY': 'test',
-    'AWS_DEFAULT_REGION': 'us-east-1',
-  }
-  with mock.patch.dict(os.environ, named):
-    client = boto3.client('s3')
-    client.create_bucket(Bucket='bucket')
+  with bucket_cases.serving_s3() as client:
     yield client
-  server.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -114,11 +100,7 @@ def test_credentials_and_connections_that_fail_for_a_while_are_tried_again(error
 
 
 def test_a_server_that_fails_now_and_then_changes_nothing(client, monkeypatch, tmp_path):
-  bucket_cases = pytest.importorskip('bucket_cases')
   monkeypatch.setattr(objects.random, 'uniform', lambda *_: 0.02)
-  proxy = bucket_cases.Proxy(int(os.environ['AWS_ENDPOINT_URL'].rpartition(':')[2]))
-  threading.Thread(target=proxy.serve_forever, daemon=True).start()
-  monkeypatch.setenv('AWS_ENDPOINT_URL', proxy.address)
   file, faults = (
     tmp_path / 'file',
     [
@@ -128,7 +110,7 @@ def test_a_server_that_fails_now_and_then_changes_nothing(client, monkeypatch, t
     ],
   )
   file.write_bytes(bytes(range(256)) * 4096)
-  with bucket_cases.failing(proxy, *faults):
+  with bucket_cases.before_s3() as proxy, bucket_cases.failing(proxy, *faults):
     store = objects.Objects(ADDRESS)
     for version in (None, objects.ABSENT):
       etag = store.write('faults/file', file, version)
@@ -138,8 +120,6 @@ def test_a_server_that_fails_now_and_then_changes_nothing(client, monkeypatch, t
       assert (tmp_path / 'back').read_bytes() == file.read_bytes()
       store.delete('faults/file')
   assert len({(method, *path.split('?')[:1]) for method, path in proxy.seen}) >= 4
-  proxy.shutdown()
-  proxy.server_close()
 
 
 def test_a_file_beyond_the_size_of_a_request_is_sent_in_parts(client, monkeypatch, tmp_path):
@@ -150,6 +130,17 @@ def test_a_file_beyond_the_size_of_a_request_is_sent_in_parts(client, monkeypatc
   etag = store.write('parts', tmp_path / 'file')
   assert etag.endswith('-2"')  # as S3 marks what came in two parts
   assert store.read('parts') == ((tmp_path / 'file').read_bytes(), etag)
+
+
+def test_more_objects_than_an_answer_lists_are_all_found(client, monkeypatch):
+  monkeypatch.setenv('MOTO_S3_DEFAULT_MAX_KEYS', '3')
+  store = objects.Objects(ADDRESS)
+  names = [f'pages/{number}' for number in range(7)]
+  for name in names:
+    store.write(name, b'x')
+  assert client.list_objects_v2(Bucket='bucket', Prefix='pages/')['KeyCount'] == 3
+  assert sorted(found.name for found in store.find('pages/')) == names
+  assert len(store.find('pages/', limit=5)) == 5
 
 
 def test_a_version_that_was_deleted_is_not_written_over(client):
