@@ -1,7 +1,7 @@
 """Writes the features of a layer for a folder of images: one vector per image, in one file.
 
     python -m cfn_jax.features --weights=runs/cfn --images=photos --layer=pool5 --out=photos.npz
-    python -m cfn_jax.features --weights=runs/small --images=photos --layer=conv4 --view=112 \
+    python -m cfn_jax.features --weights=runs/photos --images=photos --layer=conv4 --view=112 \
         --resize-px=128 --stride=2 --out=photos.parquet
 
 An .npz holds the arrays `name`, `vector` and, if all images lie in class folders, `label`. A

@@ -7,5 +7,8 @@ set -euo pipefail
 : "${WORKDIR:?set WORKDIR to the folder of the run; the same folder continues it}"
 
 run=(exec)  # the trainer takes the place of this shell, so signals reach it: SIGTERM saves and ends
-if [[ "${1:-}" == --dry-run ]]; then run=(echo); shift; fi
+for each; do
+  shift
+  if [[ $each == --dry-run ]]; then run=(echo); else set -- "$@" "$each"; fi
+done
 "${run[@]}" python -m cfn_jax.main --config="$CONFIG" --workdir="$WORKDIR" "$@"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Trains on all hosts of a Cloud TPU slice on which the project is installed in ~/cfn_jax.
+# Trains on all hosts of a Cloud TPU slice on which the project is installed in ~/cfn_jax, in its
+# .venv if there is one.
 #
 #   TPU=my-slice ZONE=us-central2-b CONFIG=configs/cfn.py WORKDIR=gs://my-bucket/runs/cfn \
 #     launch/tpu_pod.sh [--dry-run] [--config.FIELD=VALUE ...]
@@ -10,7 +11,10 @@ set -euo pipefail
 : "${WORKDIR:?set WORKDIR to gs://BUCKET/PATH, or to a folder that all hosts see}"
 
 dry=
-if [[ "${1:-}" == --dry-run ]]; then dry=echo; shift; fi
+for each; do
+  shift
+  if [[ $each == --dry-run ]]; then dry=echo; else set -- "$@" "$each"; fi
+done
 on_all_hosts() {
   $dry gcloud compute tpus tpu-vm ssh "$TPU" --zone="$ZONE" --worker=all --command="$1"
 }
@@ -19,5 +23,5 @@ trap 'on_all_hosts "pkill -TERM -f cfn_jax.main"; wait' TERM INT
 
 trainer=(python -m cfn_jax.main "--config=$CONFIG" "--workdir=$WORKDIR"
   --config.distributed.mode=auto "$@")
-on_all_hosts "cd ~/cfn_jax && exec $(printf '%q ' "${trainer[@]}")" &
+on_all_hosts "cd ~/cfn_jax && export PATH=\$PWD/.venv/bin:\$PATH && exec $(printf '%q ' "${trainer[@]}")" &
 wait $!

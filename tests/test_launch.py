@@ -50,16 +50,19 @@ def test_scripts_are_valid_shell(script):
 
 def test_each_task_of_an_array_takes_its_part_of_a_study():
   options = {'SLURM_ARRAY_TASK_ID': '2', 'SLURM_ARRAY_TASK_COUNT': '4'}
-  result = launch('slurm_study.sbatch', '--dry-run', '--seeds=0,1', **options)
+  result = launch('slurm_study.sbatch', '--seeds=0,1', '--dry-run', **options)
   assert result.stdout == (
     'python -m cfn_jax.study --study=shortcuts --config=configs/cfn.py --workdir=/runs/a b '
     '--part=2/4 --seeds=0,1\n'
   )
 
 
+@pytest.mark.parametrize('place', [0, 1])
 @pytest.mark.parametrize('script', [name for name in SCRIPTS if name != 'slurm_study.sbatch'])
-def test_dry_run_prints_the_command_of_the_trainer(script):
-  result = launch(script, '--dry-run', '--config.seed=3')
+def test_dry_run_prints_the_command_of_the_trainer(script, place):
+  arguments = ['--config.seed=3']
+  arguments.insert(place, '--dry-run')
+  result = launch(script, *arguments)
   assert result.returncode == 0, result.stderr
   assert 'python -m cfn_jax.main --config=configs/cfn.py --workdir=/runs/a' in result.stdout
   assert result.stdout.rstrip().endswith('--config.seed=3')

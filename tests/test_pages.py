@@ -20,7 +20,7 @@ LONGEST_CELL = 120
 OTHERS_FLAGS = {
   *('accelerator-type', 'array', 'dry-run', 'file_format', 'location', 'manual_dir', 'nodes'),
   *('command', 'recurse', 'requeue', 'shm-size', 'signal', 'source', 'version', 'with', 'worker'),
-  'zone',
+  *('cpus-per-task', 'gpus-per-node', 'me', 'ntasks-per-node', 'python', 'zone'),
 }
 FILES = {'caffemodel', 'csv', 'html', 'json', 'md', 'npy', 'npz', 'png', 'pth', 'py', 'safetensors'}
 

@@ -118,7 +118,7 @@ def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str]) -> None
       for run in labels
     ]
     means.append((label, [*row, _per_cent(first['all_background'][name])]))
-  published = [(f'paper, mean IoU: {name}', [value]) for name, value in PAPER.items()]
+  published = [(f'paper, mean IoU, VOC2011: {name}', [value]) for name, value in PAPER.items()]
   absent = first['classes_without_figure']
   told = f'in no image and no answer, not in the mean: {", ".join(absent)}' if absent else ''
   tables.show(
