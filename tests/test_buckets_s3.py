@@ -31,6 +31,7 @@ def cache(monkeypatch, tmp_path):
     monkeypatch.setattr(lease, name, seconds)
 
 
+@pytest.mark.slow
 def test_a_run_is_saved_refused_to_a_second_and_resumed(client, monkeypatch, tmp_path):
   with mirror.opened(mirror.resolve(str(ADDRESS), '--workdir')) as workdir:
     steps.save_all(workdir, [3, 6, 9], keep_latest=1, keep_best=0)

@@ -198,7 +198,8 @@ def test_nine_tiles_through_the_trunk_equal_one_at_a_time(tiny):
   assert changed[0].tolist() == [t == 4 for t in range(9)] and not changed[1].any()
 
 
-@pytest.mark.parametrize('remat', [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('remat', [False, True])
 def test_the_fold_equals_a_plain_vmap_in_values_and_gradients(tiny, remat, monkeypatch):
   model, params = tiny
   model = model.clone(trunk=model.trunk.clone(remat=remat))
