@@ -61,6 +61,7 @@ def _paper() -> ml_collections.ConfigDict:
 
   m = training.add_model(c)
   m.fc_init = 'bias'  # of fc6 and fc7: 'bias', 'paper', 'caffe' or 'he'; see convert
+  m.load_fc = True  # fc6 and fc7 of an AlexNet's weights are loaded if they fit; False: drawn
   return c
 
 

@@ -44,6 +44,7 @@ def _paper() -> ml_collections.ConfigDict:
   m = training.add_model(c)
   del m.stride  # fixed: conv1's stride is 4, so there are 32 pixels per score
   m.fc_init = 'bias'  # of fc6 and fc7: 'bias', 'paper', 'caffe' or 'he'; see convert
+  m.load_fc = True  # fc6 and fc7 of an AlexNet's weights are loaded if they fit; False: drawn
   return c
 
 

@@ -15,17 +15,19 @@ import pytest
 from PIL import Image
 
 from cfn_jax import predict
-from cfn_jax.data import mask_files
+from cfn_jax.data import mask_files, streams
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import trunks, voc_segmentation
 from cfn_jax.evaluation.finetuning import magic_init
 from cfn_jax.evaluation.segmentation import confusion, segmenter
 from cfn_jax.models import inputs
-from cfn_jax.training import devices, scoring
+from cfn_jax.training import devices, loop, scoring
+from cfn_jax.transfer import files
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 CLASSES = ('background', 'square', 'strange thing')
 SIZES = ((40, 56), (56, 40), (48, 48), (33, 56))
+STEPS = 120
 
 
 def write_mask(root, stem, mask):
@@ -35,9 +37,11 @@ def write_mask(root, stem, mask):
 
 
 def draw_mask(rng, height, width):
+  """Draws a square, as large as a wide image: scores are 32 px apart."""
   mask = np.zeros((height, width), np.uint8)
-  top, left = rng.integers(0, 16, 2)
-  mask[top : top + 16, left : left + 20] = 1
+  top, left = rng.integers(0, 4 if width > 50 else 16, 2)
+  side = 99 if width > 50 else 16
+  mask[top : top + side, left : left + side] = 1
   mask[-12:, -12:] = 2
   mask[0] = 255
   return mask
@@ -63,7 +67,10 @@ def voc(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def finished(voc, tmp_path_factory):
-  config = mask_cases.make_config(voc)
+  """Trains until the classes are told apart, so that a mask that is turned or mixed up shows."""
+  config = mask_cases.make_config(
+    voc, num_steps=STEPS, learning_rate=0.02, **{'model.dropout': 0.0}
+  )
   workdir = tmp_path_factory.mktemp('run')
   return workdir, config, voc_segmentation.open_task(config)(workdir)
 
@@ -96,15 +103,31 @@ def test_figures_are_those_of_the_masks_that_were_written(finished, voc):
     assert Image.open(workdir / name).size[0] > 300
 
 
+def test_it_learns(finished):
+  found = finished[2]['random']
+  assert found['val_mean_iou'] > found['all_background']['val_mean_iou'] + 0.1
+  answered = np.sum(found['pixels'], axis=0)
+  assert (answered > 100).sum() >= 2, answered
+
+
+def test_the_same_command_trains_nothing_again(finished, monkeypatch):
+  workdir, config, figures = finished
+  monkeypatch.setattr(loop, 'fit', None)
+  again = voc_segmentation.open_task(config)(workdir)
+  assert again['random']['pixels'] == figures['random']['pixels']
+
+
 @pytest.mark.slow
 def test_masks_of_the_test_reach_no_answer(finished, voc, tmp_path):
-  workdir, _, _ = finished
+  workdir, config, _ = finished
   other = tmp_path / 'other'
   shutil.copytree(voc, other)
   rng = np.random.default_rng(7)
   for index, (height, width) in enumerate(SIZES):
     write_mask(other, f'val{index}', draw_mask(rng, height, width)[::-1].copy())
-  voc_segmentation.open_task(mask_cases.make_config(other))(tmp_path / 'run')
+  config = config.copy_and_resolve_references()
+  config.data.root = str(other)
+  voc_segmentation.open_task(config)(tmp_path / 'run')
   before, after = read_masks(workdir), read_masks(tmp_path / 'run')
   for stem, answer in before.items():
     np.testing.assert_array_equal(after[stem], answer)
@@ -117,6 +140,8 @@ def test_figures_depend_on_no_batch_size_and_no_number_of_devices(finished, voc)
     other = mask_cases.make_config(voc, **fields)
     run = voc_segmentation.make_plan(other).runs[0]
     params = run.task.init(0)
+    kernel = params['score_fr']['kernel']
+    params['score_fr']['kernel'] = np.random.default_rng(0).normal(size=kernel.shape).astype('f4')
     plain = voc_segmentation.make_plan(config).runs[0]
     found = []
     for each, count in ((run, other.num_devices), (plain, 1)):
@@ -124,6 +149,7 @@ def test_figures_depend_on_no_batch_size_and_no_number_of_devices(finished, voc)
       placed = devices.replicate(params, mesh)
       found.append(scoring.make_score(each.passes[''], mesh)(placed, lambda: False))
     assert found[0] == found[1]
+    assert found[0]['val_pixel_accuracy'] > 0
 
 
 def make_given(scores):
@@ -151,7 +177,7 @@ def test_the_loss_is_the_mean_over_images_of_their_means_over_known_pixels():
   made = make_given(scores)
   loss, sums = made.loss({}, {'label': jnp.asarray(label)}, None)
   assert float(loss) == pytest.approx(sum(means) / 3, rel=1e-5)
-  assert float(sums['count']) == 3
+  assert float(sums['count']) == 2  # the log leaves out the third
   right = [(scores[i].argmax(-1) == label[i])[label[i] != 255].mean() for i in (0, 1)]
   assert float(sums['correct']) == pytest.approx(sum(right), rel=1e-5)
 
@@ -243,6 +269,7 @@ def test_predict_writes_the_masks_of_the_test_again(finished, voc, tmp_path, cap
     ({'weights': 'nowhere.npz'}, 'nowhere.npz'),
     ({'locked_convolutions': 6}, 'locked_convolutions = 6: at most 5'),
     ({'model.fc_init': 'xavier'}, 'xavier'),
+    ({'model.load_fc': False}, 'model.load_fc = False has no effect: random holds no fc6'),
   ],
 )
 def test_bad_input_is_named_before_any_training(voc, fields, message):
@@ -281,6 +308,45 @@ def test_a_list_that_names_an_image_twice_is_refused(voc, tmp_path):
     file.write('\nval0\n')
   with pytest.raises(CfnError, match=r'val\.txt names 1 of its 4 images more than once'):
     voc_segmentation.make_plan(mask_cases.make_config(tmp_path / 'x'))
+
+
+def test_a_field_that_does_not_fit_is_named_before_masks_are_read(voc, monkeypatch):
+  monkeypatch.setattr(voc_segmentation, 'open_data', None)
+  for field in ('model.fc_init', 'model.init', 'compute_dtype'):
+    with pytest.raises(CfnError, match='xavier'):
+      voc_segmentation.make_plan(mask_cases.make_config(voc, **{field: 'xavier'}))
+
+
+def test_a_test_of_void_alone_is_refused_before_training(voc, tmp_path):
+  shutil.copytree(voc, tmp_path / 'x')
+  config = mask_cases.make_config(tmp_path / 'x', **{'data.val_max_images': 1})
+  testing = voc_segmentation.open_data(config).testing
+  (chosen,) = streams.choose_records(testing.source, 1)
+  write_mask(tmp_path / 'x', testing.stems()[chosen], np.full(SIZES[chosen], 255, np.uint8))
+  with pytest.raises(CfnError, match='no pixel of the 1 tested masks is known'):
+    voc_segmentation.make_plan(config)
+
+
+def test_an_alexnet_that_ends_at_fc6_gets_drawn_layers(voc, tmp_path):
+  path = detection_cases.save_alexnet(tmp_path / 'alexnet.npz')
+  weights = files.load_weights(str(path))
+  kept = {name: layer for name, layer in weights.params.items() if name < 'fc7'}
+  files.save_weights(weights.replace(params=kept), tmp_path / 'short.npz')
+  config = mask_cases.make_config(voc, weights=str(tmp_path / 'short.npz'))
+  given = voc_segmentation.make_plan(config).runs[0].task.init(0)
+  assert not np.array_equal(given['fc6']['kernel'], kept['fc6']['kernel'])
+
+
+@pytest.mark.parametrize('load', [True, False])
+def test_the_random_network_has_the_shapes_of_the_one_beside_it(voc, tmp_path, load):
+  path = detection_cases.save_alexnet(tmp_path / 'alexnet.npz')
+  fields = {'weights': str(path), 'model.fc6_features': 20, 'model.load_fc': load}
+  given, drawn = (
+    run.task.init(0)
+    for run in voc_segmentation.make_plan(mask_cases.make_config(voc, **fields)).runs
+  )
+  assert jax.tree.map(np.shape, given) == jax.tree.map(np.shape, drawn)
+  assert given['fc6']['kernel'].shape[1] == (12 if load else 20)
 
 
 def test_fc6_and_fc7_of_an_alexnet_are_taken_as_they_are(voc, tmp_path):

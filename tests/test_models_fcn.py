@@ -108,6 +108,32 @@ def test_an_image_on_a_canvas_has_the_scores_of_the_image_alone():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(('order', 'remat'), [('caffenet', False), ('alexnet', True)])
+def test_the_gradient_on_a_canvas_is_that_of_the_image_alone(order, remat):
+  own = trunk.Trunk(order=order, padding=100, width=0.05, remat=remat)
+  network = fcn.Fcn(3, own, fc6_features=8, fc7_features=8, dropout=0.0)
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda leaf: 0.1 * rng.standard_normal(leaf.shape).astype('f4'), fcn.shapes(network)
+  )
+  height, width = 40, 90
+  image, weight = (rng.standard_normal((1, height, width, 3)).astype('f4') for _ in range(2))
+  extent = np.array([[height, width]], np.int32)
+
+  def pull(canvas):
+    def total(params):
+      scores = network.apply({'params': params}, canvas, extent)[:, :height, :width]
+      return jnp.sum(scores * weight)
+
+    return jax.jit(jax.grad(total))(params)
+
+  larger = np.pad(image, ((0, 0), (0, 37), (0, 21), (0, 0)))
+  for alone, placed in zip(*(jax.tree.leaves(pull(canvas)) for canvas in (image, larger))):
+    assert np.linalg.norm(alone) > 0
+    assert np.linalg.norm(alone - placed) < 1e-5 * np.linalg.norm(alone)
+
+
+@pytest.mark.slow
 def test_ten_sizes_share_one_canvas():
   sizes = [(375, 500), (500, 375), (333, 500), (500, 334), (281, 500), (500, 230), (442, 500)]
   check_native([(h // 3, w // 3) for h, w in [*sizes, (500, 500), (400, 400), (96, 500)]])

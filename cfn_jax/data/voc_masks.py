@@ -177,7 +177,8 @@ def _check_classes(
   if untrained:
     raise SourceError(
       f'{len(untrained)} of the {len(names)} classes are in masks of the test and in none of the '
-      f'training: {", ".join(untrained[: splits.NAMED])}'
+      f'training: {", ".join(untrained[: splits.NAMED])}; move an image with it to the '
+      'training, or hold out others (data.val_fraction)'
     )
   if untested and not (allow_empty and testing.any()):
     raise SourceError(

@@ -34,11 +34,13 @@ class Trunk:
     name: its name in tables.
     weights: conv1 .. conv5, and fully connected layers if the file has AlexNet's.
     origin: the source of the weights: plain values.
+    beside: of random weights: those that they stand beside, and whose shapes they take.
   """
 
   name: str
   weights: weights_lib.Weights
   origin: dict[str, Any]
+  beside: weights_lib.Weights | None = None
 
   @property
   def width(self) -> float:
@@ -157,10 +159,36 @@ def _add_baseline(
   if not config.baseline:
     return trunks
   first = next(iter(trunks.values()))
-  return {
-    **trunks,
-    BASELINE: draw_like(first, config.model.init, seed=config.seed, layers=layers),
-  }
+  drawn = draw_like(first, config.model.init, seed=config.seed, layers=layers)
+  return {**trunks, BASELINE: dataclasses.replace(drawn, beside=first.weights)}
+
+
+def connect(
+  config: ml_collections.ConfigDict, trunk: Trunk, side: int
+) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+  """Returns fc6 and fc7 of an AlexNet whose pool5 has this side, {} without them, and their widths.
+
+  The widths are those of the loaded layers, or of the model's fields. Random weights have the
+  widths of the run that they stand beside.
+
+  Args:
+    config: `model.load_fc` says whether the two are loaded.
+
+  Raises:
+    CfnError: they are not to be loaded, and there are none.
+  """
+  model, weights = config.model, trunk.beside or trunk.weights
+  fits = weights.kind == 'alexnet' and 'fc7' in weights.params and weights.pool5_side() == side
+  found = {name: weights.params[name] for name in ('fc6', 'fc7')} if fits else {}
+  if not model.load_fc and not found:
+    raise CfnError(
+      f'model.load_fc = False has no effect: {trunk.name} holds no fc6 and fc7 of an AlexNet for '
+      f'maps of {side} px'
+    )
+  if not found or not model.load_fc:
+    return {}, {'fc6_features': model.fc6_features, 'fc7_features': model.fc7_features}
+  widths = {f'{name}_features': layer['kernel'].shape[1] for name, layer in found.items()}
+  return ({} if trunk.beside else found), widths
 
 
 def make_network(

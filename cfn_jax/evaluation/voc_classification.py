@@ -110,7 +110,9 @@ def make_classifier(
   model, px = config.model, config.views.view_px
   network: Any
   placed, network = trunks.make_network(config, trunk, len(data.class_names))
-  params = placed.params | find_connected(trunk.weights, px=px, stride=model.stride)
+  side = figures.map_sides(px, stride=model.stride, padding=placed.padding)['pool5']
+  connected, widths = trunks.connect(config, trunk, side)
+  params = placed.params | connected
   if config.trained == 'fc8' and not drawn and 'fc7' not in params:
     raise weights_lib.WeightsError(
       f"trained = 'fc8' locks fc6 and fc7, but {trunk.name} holds none for views of {px} px at "
@@ -119,10 +121,8 @@ def make_classifier(
   if config.trained == 'pool5':
     network = classifier.Pool5Linear(len(data.class_names), network.trunk)
     params = placed.params
-  elif 'fc7' in params:
-    network = network.clone(
-      **{f'{name}_features': params[name]['kernel'].shape[1] for name in ('fc6', 'fc7')}
-    )
+  else:
+    network = network.clone(**widths)
   # Layers that were drawn at random are fresh: magic_init draws them again.
   fresh = drawn and config.magic_init
   loaded = () if fresh else tuple(name for name in weights_lib.LAYERS if name in params)
@@ -143,15 +143,3 @@ def make_classifier(
   if config.magic_init:
     made = magic_init.add(made, config.magic_init, data.training.reader, seed=config.seed)
   return made
-
-
-def find_connected(
-  weights: weights_lib.Weights, *, px: int, stride: int
-) -> dict[str, dict[str, Any]]:
-  """Returns fc6 and fc7 of an AlexNet for images of this size; {} without any."""
-  if weights.kind != 'alexnet' or 'fc7' not in weights.params:
-    return {}
-  side = figures.map_sides(px, stride=stride, padding=weights.padding)['pool5']
-  if weights.pool5_side() != side:
-    return {}
-  return {name: weights.params[name] for name in ('fc6', 'fc7')}

@@ -6,6 +6,7 @@ points.
 """
 
 import ml_collections
+import numpy as np
 
 from cfn_jax import fields
 from cfn_jax.data import feed
@@ -60,6 +61,10 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   magic_init.check(config.magic_init)
   check_images(config)
   started = trunks.open_compared(config)
+  if not config.magic_init:  # what does not fit is said before boxes and images are read
+    moves = roles.Moves(np.zeros((2, 4)), np.ones((2, 4)))
+    for name, each in started.items():
+      detectors.make_detector(config, (name,), moves, each, drawn=name == trunks.BASELINE).check()
   data = opened.open_data(config)
   moves = opened.measure_moves(config, data)
   labels = {name: each.label() for name, each in started.items()}

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import ml_collections
 
 from cfn_jax import fields
-from cfn_jax.data import faults, feed, mask_splits, pipeline, voc_masks
+from cfn_jax.data import faults, feed, mask_splits, pipeline, streams, voc_masks
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import runs, scores, tables, trunks
 from cfn_jax.evaluation.finetuning import magic_init
 from cfn_jax.evaluation.segmentation import passes
@@ -52,6 +53,9 @@ def make_plan(config: ml_collections.ConfigDict) -> runs.Plan:
   fields.check_numbers(config, LIMITS)
   magic_init.check(config.magic_init)
   started = trunks.open_compared(config)
+  if not config.magic_init:  # what does not fit is said before masks and images are read
+    for name, each in started.items():
+      segmenters.make_segmenter(config, (name,), each, drawn=name == trunks.BASELINE).check()
   data = open_data(config)
   labels = {name: each.label() for name, each in started.items()}
   return runs.Plan(
@@ -69,7 +73,7 @@ def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
   """Opens images and masks.
 
   Raises:
-    SourceError: with the fault, its place and the remedy.
+    CfnError: with the fault, its place and the remedy.
   """
   d = config.data
   chosen = mask_splits.Fields(
@@ -85,6 +89,12 @@ def open_data(config: ml_collections.ConfigDict) -> passes.Opened:
   training, testing, class_names = voc_masks.open_masks(
     chosen, allow_empty_classes=d.allow_empty_classes
   )
+  tested = streams.choose_records(testing.source, config.data.val_max_images)
+  if not any((testing.mask(index) != voc_masks.VOID).any() for index in tested):
+    raise CfnError(
+      f'{testing.source.description}: no pixel of the {len(tested):,} tested masks is known: all '
+      f'are void ({voc_masks.VOID})'
+    )
   for each in (training, testing):
     faults.check(pipeline.Reader(each.source, seed=config.seed))
   return passes.Opened(training, testing, class_names)
@@ -120,7 +130,7 @@ def show(figures: Mapping[str, runs.Figures], labels: Mapping[str, str]) -> None
     means.append((label, [*row, _per_cent(first['all_background'][name])]))
   published = [(f'paper, mean IoU, VOC2011: {name}', [value]) for name, value in PAPER.items()]
   absent = first['classes_without_figure']
-  told = f'in no image and no answer, not in the mean: {", ".join(absent)}' if absent else ''
+  told = f'in no test image, not in the mean: {", ".join(absent)}' if absent else ''
   tables.show(
     f'Intersection over union in %, {first["val_count"]:,} test images (±: 95 % interval over '
     'them, one training run); '

@@ -233,7 +233,7 @@ def _finite(value: Any) -> Any:
 def _short(name: str, value: Any) -> str:
   if name.endswith('loss'):
     return f'{value:.3f}'
-  if name.endswith(('accuracy', 'map')):
+  if name.endswith(('accuracy', 'map', 'iou')):
     return f'{value:.1%}'
   return f'{value:,.0f}' if name.endswith('per_second') else ''
 

@@ -130,7 +130,8 @@ def read_config(
 ) -> dict[str, Any]:
   """Returns the start of a network on whole images, from a config and a trunk.
 
-  fc6 and fc7 are loaded if the weights have AlexNet's for maps of the same side.
+  fc6 and fc7 are loaded if the weights have AlexNet's for maps of the same side, see
+  `trunks.connect`.
 
   Args:
     make: (AlexNet's trunk of these weights, and the fields `fc6_features`, `fc7_features` and
@@ -141,18 +142,13 @@ def read_config(
   Returns:
     The fields of `Start` except `view_px` and `class_names`.
   """
-  model, weights = config.model, trunk.weights
-  placed = surgery.to_alexnet(weights, num_classes=0, stride=stride)
+  model = config.model
+  placed = surgery.to_alexnet(trunk.weights, num_classes=0, stride=stride)
   alex = networks.make_network(
     placed, dtype=alexnet.find_dtype(config.compute_dtype), remat=config.remat
   )
-  params = dict(placed.params)
-  if weights.kind == 'alexnet' and weights.pool5_side() == fc6_px:
-    params |= {layer: weights.params[layer] for layer in ('fc6', 'fc7')}
-  features = {
-    f'{layer}_features': params[layer]['kernel'].shape[1] if layer in params else wanted
-    for layer, wanted in (('fc6', model.fc6_features), ('fc7', model.fc7_features))
-  }
+  connected, features = trunks.connect(config, trunk, fc6_px)
+  params = placed.params | connected
   fresh = drawn and config.magic_init
   return {
     'network': make(alex.trunk, dropout=model.dropout, **features),

@@ -84,8 +84,8 @@ class Judge:
   def _write(self, folder: pathlib.Path, rows: Mapping[str, np.ndarray]) -> None:
     stems = self.masks.stems()
     shown = {stems[record] for record in rows['record']}
-    for path in folder.glob('*.png'):  # left by a pass over other images
-      if path.stem not in shown:
+    for path in folder.rglob('*.png'):  # left by a pass over other images
+      if path.relative_to(folder).with_suffix('').as_posix() not in shown:
         path.unlink()
     for row in range(len(rows['record'])):
       record, answer = self._answer(rows, row)

@@ -56,7 +56,7 @@ class Segmenter(start.Start):
     """Returns the loss `[]` of a batch, and the sums for the log.
 
     It is the mean over images of the mean cross-entropy over the known pixels of each. An image
-    without known pixels counts as 0.
+    without known pixels adds nothing to it, as in Caffe; the log leaves it out.
     """
     scores, label = self.see(params, batch, key), batch['label']
     known = label != voc_masks.VOID
@@ -64,9 +64,9 @@ class Segmenter(start.Start):
     pixels = jnp.sum(known, axis=(1, 2))
     own = jnp.sum(jnp.where(known, losses, 0), axis=(1, 2)) / jnp.maximum(pixels, 1)  # [B]
     right = jnp.sum(known & (jnp.argmax(scores, axis=-1) == label), axis=(1, 2))
-    count = jnp.float32(len(own))
     shares = jnp.sum(right / jnp.maximum(pixels, 1))
-    return jnp.sum(own) / count, {'loss': jnp.sum(own), 'correct': shares, 'count': count}
+    count = jnp.sum(pixels > 0, dtype=jnp.float32)
+    return jnp.mean(own), {'loss': jnp.sum(own), 'correct': shares, 'count': count}
 
   def answer(self, params: Any, batch: tasks.Batch) -> jax.Array:
     """Returns the class of each pixel of the canvas, uint8 `[B, H, W]`."""
