@@ -7,7 +7,7 @@ import command_server
 import fuzz_cases
 import pytest
 
-COUNT, SEED = 300, 12
+COUNT, SEED = 200, 12
 
 
 def find_fault(result):
