@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cfn_jax import predict
+from cfn_jax import command, predict
 from cfn_jax.data import mask_files, streams
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import trunks, voc_segmentation
@@ -115,6 +115,32 @@ def test_the_same_command_trains_nothing_again(finished, monkeypatch):
   monkeypatch.setattr(loop, 'fit', None)
   again = voc_segmentation.open_task(config)(workdir)
   assert again['random']['pixels'] == figures['random']['pixels']
+
+
+def test_the_full_config_has_the_published_figures():
+  config = command.load_config(f'{REPOSITORY}/configs/voc12_segmentation.py')
+  published = {
+    'learning_rate': 1e-4,
+    'decay_factor': 1.0,
+    'momentum': 0.9,
+    'weight_decay': 5e-4,
+    'batch_size': 20,
+    'accumulate_steps': 20,
+    'num_steps': 100_000,
+    'bias_rate': 2.0,
+    'bias_decay': 0.0,
+    'locked_convolutions': 0,
+    'magic_init': '',
+    'images.mirror': False,
+    'data.split': 'train',
+    'data.val_split': 'val',
+  }
+  held = config.to_dict() | {
+    f'{section}.{name}': value
+    for section in ('images', 'data')
+    for name, value in config[section].to_dict().items()
+  }
+  assert {name: held[name] for name in published} == published
 
 
 @pytest.mark.slow
