@@ -35,6 +35,15 @@ def drawable(text: object) -> str:
   return printable(text).replace('$', r'\$')
 
 
+def shorten(text: str, longest: int) -> str:
+  """Returns the end of a text that is longer than `longest` characters, after three dots.
+
+  >>> shorten('animals/dogs/1.jpg', 11), shorten('1.jpg', 11)
+  ('...gs/1.jpg', '1.jpg')
+  """
+  return text if len(text) <= longest else '...' + text[3 - longest :]
+
+
 def _escape(character: str) -> str:
   hidden = unicodedata.category(character) in _HIDDEN
   return character.encode('unicode_escape').decode() if hidden else character

@@ -84,7 +84,7 @@ def draw_sheet(
   drawn = []
   for axes, one in zip(grid.ravel(), shown):
     axes.imshow(one.image)
-    axes.set_title(names.drawable(_shorten(one.name)), fontsize=7, pad=3)
+    axes.set_title(names.drawable(names.shorten(one.name, 50)), fontsize=7, pad=3)
     drawn.append((axes, _boxes_of(one, class_names)))
   kinds = (*FOUND.values(), MISSED, TRUE, DIFFICULT)
   legend = figure.legend(
@@ -265,7 +265,3 @@ def _height(one: Shown) -> float:
 
 def _name(class_names: Sequence[str], number: int, score: float) -> str:
   return f'{class_names[number]} {score:.2f}'
-
-
-def _shorten(name: str, longest: int = 50) -> str:
-  return name if len(name) <= longest else '...' + name[3 - longest :]

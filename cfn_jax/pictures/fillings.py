@@ -101,7 +101,9 @@ def draw_sheet(
       panels.append(np.where(hidden[..., None], filling[i], image))
     for axis, kind, panel in zip(axes[len(kinds) * i :], kinds, panels):
       axis.imshow(np.clip(np.rint(panel), 0, 255).astype(np.uint8))
-      axis.set_title(names.drawable(labels[i][-34:] if kind == 'image' else kind), fontsize=7)
+      axis.set_title(
+        names.drawable(names.shorten(labels[i], 26) if kind == 'image' else kind), fontsize=7
+      )
   if title:
     figure.suptitle(names.drawable(title), fontsize=9)
   figures.save(figure, path)

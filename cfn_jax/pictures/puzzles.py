@@ -33,7 +33,7 @@ def draw_puzzles(
   for i, one in enumerate(shown):
     left, right = axes[2 * i], axes[2 * i + 1]
     left.imshow(one.crop)
-    left.set_title(names.drawable(_shorten(one.name)), fontsize=7)
+    left.set_title(names.drawable(names.shorten(one.name, 34)), fontsize=7)
     right.imshow(lay_out(one.tiles))
     right.set_title(names.drawable(_describe(asked, one.label)), fontsize=7)
   if note:
@@ -113,7 +113,3 @@ def lay_out(tiles: np.ndarray) -> np.ndarray:
   """Lays out tiles `[S, h, w, 3]` with small gaps, in their order."""
   columns = math.ceil(len(tiles) ** 0.5)
   return puzzle.assemble(tiles, columns=columns, gap_px=max(2, tiles.shape[1] // 16))
-
-
-def _shorten(name: str, longest: int = 34) -> str:
-  return name if len(name) <= longest else '...' + name[3 - longest :]

@@ -93,7 +93,7 @@ def _draw_three(
   wide, tall = _size(one)
   score = 'all of it void' if np.isnan(one.iou) else f'IoU {one.iou:.2f}'
   masks = (None, one.truth, one.answer)
-  heads = (_shorten(one.name, _NAME_LETTERS), 'truth', f'answer: {score}')
+  heads = (names.shorten(one.name, _NAME_LETTERS), 'truth', f'answer: {score}')
   for number, (mask, head) in enumerate(zip(masks, heads)):
     middle = left + (number + 0.5) * _WIDTH
     figure.text(
@@ -165,7 +165,7 @@ def _list_entries(
   counts = np.sum([np.bincount(mask.ravel(), minlength=256) for mask in masks], axis=0)
   entries = []
   for number in np.flatnonzero(counts).tolist():
-    text = 'void' if number == VOID else _shorten(class_names[number], _LONGEST)
+    text = 'void' if number == VOID else names.shorten(class_names[number], _LONGEST)
     if parts:
       part = 100 * counts[number] / counts.sum()
       text += f' {part:.1f} %' if part >= 0.05 else ' < 0.1 %'
@@ -225,7 +225,7 @@ def _name_regions(
   for number in np.unique(mask).tolist():
     if number in (BACKGROUND, VOID) or np.mean(mask == number) < _NAMED_PART:
       continue
-    name = _shorten(class_names[number], _LONGEST)
+    name = names.shorten(class_names[number], _LONGEST)
     depth = scipy.ndimage.distance_transform_edt(np.pad(mask == number, 1))[1:-1, 1:-1]
     row, column = np.unravel_index(np.argmax(depth), depth.shape)
     letter = font_size / 72 * px_per_inch
@@ -247,7 +247,3 @@ def _size(one: Shown) -> tuple[float, float]:
   height, width = one.image.shape[:2]
   scale = min((_WIDTH - _GAP) / width, _TALLEST / height)
   return width * scale, height * scale
-
-
-def _shorten(name: str, longest: int) -> str:
-  return name if len(name) <= longest else '...' + name[3 - longest :]
