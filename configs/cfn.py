@@ -6,7 +6,7 @@
   cfn.py:text        the sizes of the paper's method section: 75-px cells, random crops
   cfn.py:unblocked   chromatic aberration not blocked: the network of the paper's figures 4 and 5
   cfn.py:plus        the authors' sequel, Jigsaw++: occluders, colour projection, 701 permutations
-  cfn.py:small       100 permutations, half width, 32-px tiles: an hour on a CPU, any folder
+  cfn.py:small       100 permutations, half width, 32-px tiles: hours on a CPU, any folder
   cfn.py:plus_small  :plus at the size of :small
   cfn.py:tiny        24 permutations on bundled photographs: a minute on two CPU cores
   cfn.py:plus_tiny   the same with occluders and colour projection

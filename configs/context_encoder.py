@@ -4,7 +4,7 @@ Pathak et al., "Context Encoders", 2016.
 
   context_encoder.py          views of 227 px of ImageNet, regions of random form are hidden
   context_encoder.py:centre   a square in the middle is hidden instead
-  context_encoder.py:small    half width, views of 96 px: an hour on a CPU, any folder
+  context_encoder.py:small    half width, views of 96 px: hours on a CPU, any folder
   context_encoder.py:tiny     bundled photographs: minutes on two CPU cores
 
 docs/deviations.md lists what it leaves out of the source.

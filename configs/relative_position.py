@@ -4,7 +4,7 @@ The source: Doersch et al., 2015.
 
   relative_position.py          on the jigsaw's tiles, at the jigsaw's cost: the fair comparison
   relative_position.py:doersch  the source's tiles: 96 px, 48 px apart, all 40 pairs of an image
-  relative_position.py:small    half width, 32-px tiles: an hour on a CPU, any folder
+  relative_position.py:small    half width, 32-px tiles: hours on a CPU, any folder
   relative_position.py:tiny     bundled photographs: two minutes on two CPU cores
 
 All fields but `pairs` are fields of cfn.py too. docs/deviations.md lists what it leaves out of the
