@@ -445,7 +445,7 @@ def test_a_failed_run_is_named_and_leaves_a_hole_and_the_others_run(tmp_path, ca
   assert fake.called == ['a_s0', 'a_s1', 'b_s0', 'b_s0-solve', 'b_s1', 'b_s1-solve']
   results = places.read_json(tmp_path / 'results.json')['runs']
   assert results['a']['missing'] == 'seed 0: failed: out of memory'
-  assert (results['a']['accuracy'], results['a']['accuracy, seeds']) == (50, 1)
+  assert (results['a']['accuracy'], results['a']['accuracy, by seed']) == (50, {'1': 50})
   assert results['c']['accuracy'] is None and 'a_s0 failed' in results['c']['missing']
   text = (tmp_path / 'table.md').read_text()
   assert '| a | 50.00 (failed) [88] |' in text and '| c | failed |' in text

@@ -228,7 +228,7 @@ def _describe(row: Mapping[str, Cell]) -> dict[str, Any]:
     if cell.asked:
       found[name] = cell.mean if not cell.beyond else cell.show()
       found[f'{name}, spread'] = cell.spread
-      found[f'{name}, seeds'] = len(cell.values)
+      found[f'{name}, by seed'] = {str(seed): each.number for seed, each in cell.values.items()}
     if cell.paper is not None:
       found[f'{name}, paper'] = cell.paper
   holes = {f'seed {seed}: {why}' for cell in row.values() for seed, why in cell.holes.items()}
