@@ -36,7 +36,7 @@ def test_throughput_leaves_out_what_is_paused(monkeypatch):
   assert figures['images_per_second'] == pytest.approx(4 * 2 / 8)
   assert figures['input_wait_fraction'] == pytest.approx(2 / 8)
   watch.restart()
-  assert watch.figures({'puzzles': 16}) == {'puzzles_per_second': 0, 'input_wait_fraction': 0}
+  assert watch.figures({'puzzles': 16}) == {}
 
 
 def test_lines_that_are_no_rows_are_skipped(tmp_path):
@@ -45,3 +45,12 @@ def test_lines_that_are_no_rows_are_skipped(tmp_path):
     '{"step": 1}\n[2]\n{"step": ' + '9' * 5000 + '}\n' + '[' * 5000 + '\n{"step": 3}\n{"st'
   )
   assert metrics.read_rows(path) == [{'step': 1}, {'step': 3}]
+
+
+def test_no_time_left_is_told_before_a_step_is_timed(capsys):
+  progress = metrics.Progress(3, 10)
+  progress.begin(4)  # the first step was a compilation
+  progress.show({'step': 4, 'train_loss': 1.5})
+  progress.show({'step': 6, 'train_loss': 1.5})
+  first, second = capsys.readouterr().err.splitlines()
+  assert first == 'step 4/10  train_loss 1.500' and 'train_loss 1.500  left 0:00' in second

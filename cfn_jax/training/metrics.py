@@ -125,10 +125,11 @@ class Progress:
       self._bar.set_postfix_str(', '.join(f'{name} {value}' for name, value in shown.items()))
       self._bar.update(step - self._bar.n)
       return
-    elapsed = time.monotonic() - self._began
-    left = elapsed / max(1, step - self._start) * (self._num_steps - step)
-    figures = '  '.join(f'{name} {value}' for name, value in shown.items())
-    terminal.say(f'step {step}/{self._num_steps}  {figures}  left {_clock(left)}')
+    pieces = [f'step {step}/{self._num_steps}', *(f'{name} {shown[name]}' for name in shown)]
+    if step > self._start:
+      pace = (time.monotonic() - self._began) / (step - self._start)
+      pieces.append(f'left {_clock(pace * (self._num_steps - step))}')
+    terminal.say('  '.join(pieces))
 
   def say(self, message: str) -> None:
     """Prints a line above the bar."""
@@ -170,8 +171,10 @@ class Stopwatch:
   def figures(self, examples: Mapping[str, int]) -> Row:
     """Returns `<name>_per_second` for the examples of a step, and the share of waiting time.
 
-    All are 0 for an interval without a step: the first step, which is compiled, does not count.
+    Empty for an interval without a step: the first step, which is compiled, does not count.
     """
+    if not self._steps:
+      return {}
     seconds = max(time.perf_counter() - self._began, 1e-9)
     rates = {f'{name}_per_second': self._steps * n / seconds for name, n in examples.items()}
     return rates | {'input_wait_fraction': min(1.0, self._waited / seconds)}
