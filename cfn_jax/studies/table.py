@@ -30,12 +30,14 @@ class Cell:
     holes: by seed: why a value is missing.
     paper: the paper's figure.
     asked: the row has this figure.
+    counted: the values are numbers of steps or images.
   """
 
   values: Mapping[int, verdicts.Value]
   holes: Mapping[int, str]
   paper: float | None
   asked: bool = True
+  counted: bool = False
 
   @property
   def mean(self) -> float | None:
@@ -61,21 +63,23 @@ class Cell:
       return ''
     shown = []
     if self.mean is not None:
-      shown.append(f'{"> " if self.beyond else ""}{show(self.mean)}')
+      shown.append(f'{"> " if self.beyond else ""}{show(self.mean, self.counted)}')
       if self.spread is not None:
-        shown.append(f'± {show(self.spread)}')
+        shown.append(f'± {show(self.spread, self.counted)}')
     words = dict.fromkeys(hole.partition(':')[0] for hole in self.holes.values())
     return ' '.join([*shown, *(f'({word})' if shown else word for word in words)])
 
 
-def show(value: float) -> str:
-  """Returns a number as text for the table.
+def show(value: float, counted: bool = False) -> str:
+  """Returns a number as text for the table; one of steps or images without decimals.
 
-  >>> show(71.239), show(0.0123), show(22400.0)
-  ('71.24', '0.012', '22,400')
+  >>> show(71.239), show(0.0123), show(22400.0), show(125.0, counted=True)
+  ('71.24', '0.012', '22,400', '125')
   """
   size = abs(value)
-  return f'{value:,.0f}' if size >= 1000 else f'{value:.2f}' if size >= 1 else f'{value:.3f}'
+  if counted or size >= 1000:
+    return f'{value:,.0f}'
+  return f'{value:.2f}' if size >= 1 else f'{value:.3f}'
 
 
 def collect(
@@ -123,7 +127,7 @@ def _read_cell(
       found.append(value)
     else:
       values[seed] = _combine(figure, found)
-  return Cell(values, holes, paper)
+  return Cell(values, holes, paper, counted=figure.unit in ('steps', 'images'))
 
 
 def _read_value(
