@@ -7,6 +7,7 @@ figures. Evaluations write it themselves; for a training run it is written here 
 
 import pathlib
 import shlex
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -107,9 +108,14 @@ def measure(rows: Sequence[metrics.Row], execution: executions.Execution) -> dic
   found['left_seconds'] = seconds(left) if left else None
   found['budget_step'], found['budget_images'] = budget, budget * images
   found['budget_seconds'] = seconds(found.get('step', 0))
-  rates = [row['images_per_second'] for row in rows if row.get('images_per_second')]
-  found['images_per_second'] = sorted(rates)[len(rates) // 2] if rates else None
+  rates = list_rates(rows)
+  found['images_per_second'] = statistics.median_high(rates) if rates else None
   return found
+
+
+def list_rates(rows: Sequence[metrics.Row]) -> list[float]:
+  """Returns the images per second of the rows that have a timed step."""
+  return [row['images_per_second'] for row in rows if 'images_per_second' in row]
 
 
 def has_left(rows: Sequence[metrics.Row], execution: executions.Execution) -> int:

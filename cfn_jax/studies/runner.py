@@ -56,7 +56,7 @@ def execute(
       if not (unmeasured or each.stop_when_left):
         return False
       rows = metrics.read_rows(shared.find_live(folder) / 'metrics.jsonl')
-      rates = [row['images_per_second'] for row in rows if row.get('images_per_second')]
+      rates = records.list_rates(rows)
       if rates and unmeasured and each.trains:
         unmeasured.pop()(rates[-1])
       return each.stop_when_left and bool(records.has_left(rows, each))
