@@ -35,6 +35,7 @@ def define_flags() -> flags.FlagHolder[ml_collections.ConfigDict]:
   text('study', None, 'name of a study that comes with the package, or FILE.py (required)')
   text('workdir', None, 'folder of the study, or gs://BUCKET/PATH (default studies/<study>)')
   text('part', '1/1', 'i/n: runs the i-th of n parts, from 1; all parts share the workdir')
+  flags.DEFINE_list('runs', [], 'runs by name, with those that they start from (default: all)')
   text('seeds', None, 'seeds of all runs, such as 0,1 (default: those declared)')
   labelled = 'class folders for evaluations that need labels (default: the images of the runs)'
   text('labelled', None, labelled)
@@ -69,6 +70,7 @@ def run(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> list[str]:
   """Plans the study and runs its unfinished parts; returns the failed ones."""
   given = flags.FLAGS
   study = declaration.leave_out(declaration.load(str(given.study)), given.without)
+  declaration.check_runs(study, given.runs)
   config, text, rate = holder.value, command.config_text(holder), given['images-per-second'].value
   command.check_task(config, text, command.PRETEXTS)
   if config.distributed.mode != 'off':
@@ -93,6 +95,7 @@ def run(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> list[str]:
       study,
       planner.plan(),
       workdir,
+      chosen=given.runs,
       part=part,
       images_per_second=rate or 0.0,
       dry_run=bool(given['dry-run'].value),

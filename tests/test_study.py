@@ -517,6 +517,20 @@ def test_the_first_run_is_timed_unless_a_rate_is_known(tmp_path, capsys):
   assert '(as a_s0 had)' in told and 'images a second: about' not in told
 
 
+def test_chosen_runs_take_their_start_along_and_leave_the_others_as_holes(tmp_path):
+  fake = Runner(tmp_path)
+  go(tmp_path, fake, chosen=['c'])
+  assert fake.called == ['a_s0', 'c_s0']
+  runs = places.read_json(tmp_path / 'results.json')['runs']
+  assert runs['a']['missing'] == 'seed 1: not run' and 'missing' not in runs['c']
+  assert runs['b']['missing'] == 'seed 0: not run; seed 1: not run'
+  go(tmp_path, fake, chosen=['b', 'c'], part=(1, 2))
+  go(tmp_path, fake, chosen=['b', 'c'], part=(2, 2))
+  assert sorted(fake.called[2:]) == ['b_s0', 'b_s0-solve', 'b_s1', 'b_s1-solve']
+  with pytest.raises(declaration.StudyError, match=r"--runs=b,n7: there is no run 'n7'"):
+    declaration.check_runs(declare(), ['b', 'n7'])
+
+
 def test_parts_write_one_table_between_them(tmp_path):
   fake = Runner(tmp_path)
   go(tmp_path, fake, part=(1, 2))
@@ -713,7 +727,7 @@ def test_the_command_runs_resumes_and_refuses(tmp_path):
     *test_main.SMALL[:1], '--config.num_steps=2', *test_main.SMALL[2:],
     f'--study={path}', f'--workdir={work}',
   )  # fmt: skip
-  done = test_main.run(*arguments, module='cfn_jax.study', timeout=900)
+  done = test_main.run(*arguments, '--runs=b,c', module='cfn_jax.study', timeout=900)
   assert done.returncode == 0, done.stderr
   results = places.read_json(work / 'results.json')['runs']
   assert all(isinstance(results[name]['accuracy'], float) for name in 'abc')

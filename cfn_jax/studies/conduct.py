@@ -19,6 +19,7 @@ def conduct(
   planned: Sequence[executions.Execution],
   workdir: pathlib.Path,
   *,
+  chosen: Sequence[str] = (),
   part: tuple[int, int] = (1, 1),
   images_per_second: float = 0.0,
   dry_run: bool = False,
@@ -29,13 +30,16 @@ def conduct(
 ) -> list[str]:
   """Does what is left of a part of a study, and writes the table of all of it.
 
+  Args:
+    chosen: the runs that are wanted, with those that they start from; empty: all.
+
   Returns the names of the executions of the part that failed.
 
   Raises:
     StudyError: a folder holds another run; the disk is too small.
   """
   states = {each.name: records.read_state(each, workdir) for each in planned}
-  mine = executions.split(planned, *part)
+  mine = executions.split(executions.choose(planned, chosen or [*study.runs]), *part)
   left: list[executions.Execution] = []
   for each in mine:
     # What tests a run that is made again tests it again; the evaluation itself knows same weights.

@@ -114,6 +114,12 @@ def leave_out(study: Study, evaluations: Sequence[str]) -> Study:
   return dataclasses.replace(study, runs=runs)
 
 
+def check_runs(study: Study, runs: Sequence[str]) -> None:
+  """Raises StudyError for a run that the study lacks."""
+  for name in runs:
+    _know(f'--runs={",".join(runs)}', 'run', name, study.runs)
+
+
 def list_names() -> list[str]:
   """Returns the names of the studies that come with the package."""
   files = sorted((config_files.find_folder() / 'studies').glob('*.py'))

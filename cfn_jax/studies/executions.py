@@ -51,6 +51,15 @@ class Execution:
     ]
 
 
+def choose(executions: Sequence[Execution], runs: Sequence[str]) -> list[Execution]:
+  """Returns the executions of some runs, and the trainings that they start from."""
+  needed: set[str] = set()
+  for each in reversed(executions):  # each stands after its start
+    if each.run in runs or each.name in needed:
+      needed |= {each.name, each.start}
+  return [each for each in executions if each.name in needed]
+
+
 def split(executions: Sequence[Execution], part: int, parts: int) -> list[Execution]:
   """Returns the executions of one part, 1 .. parts: those that need each other stay together.
 
