@@ -40,18 +40,25 @@ def load_initial(
 def _read(path: str, pretext: pretexts.Pretext) -> tuple[weights_lib.Params, str]:
   """Returns the layers of a path, adapted to this run's input, and notes about them."""
   if isinstance(pretext.model, cfn.Stacked):  # only its own runs have such a trunk
-    return checkpoints.read_params(reading.local(path)), ''
+    folder = checkpoints.find_step(reading.local(path))
+    params, theirs = checkpoints.read_params(folder), checkpoints.read_permutations(folder)
+    return _leave_fc8(params, theirs, pretext), ''
   weights = files.load_weights(path)
-  theirs = weights.origin.get('permutations')
-  if theirs and theirs != pretext.questions.rows.tolist():
-    weights = weights.replace(
-      params={name: layer for name, layer in weights.params.items() if name != 'fc8'}
-    )
+  theirs = weights.origin.get('permutations', [])
+  weights = weights.replace(params=_leave_fc8(weights.params, theirs, pretext))
   if 'conv1' in weights.params and not _is_fed_alike(weights.input, pretext.input_record):
     weights = surgery.fold_input(weights, to=pretext.input_record)
   order = pretext.model.trunk.order
   note = '' if weights.order == order else f'; they were trained as {weights.order}, not {order}'
   return weights.params, note
+
+
+def _leave_fc8(
+  params: weights_lib.Params, theirs: list[list[int]], pretext: pretexts.Pretext
+) -> weights_lib.Params:
+  """Returns the layers without fc8 if its outputs stand for other permutations."""
+  other = bool(theirs) and theirs != pretext.questions.rows.tolist()
+  return {name: layer for name, layer in params.items() if name != 'fc8' or not other}
 
 
 def _is_fed_alike(theirs: inputs.InputRecord, ours: inputs.InputRecord) -> bool:

@@ -84,13 +84,12 @@ def read_checkpoint(
   folder = find_step(path, step)
   held, meta = step_folders.read_params(folder, collection)
   params = {name: held[name] for name in weights_lib.LAYERS if name in held}
-  permutations = _read_permutations(folder.parent.parent / 'permutations.npy')
   origin: dict[str, Any] = {
     'file': str(folder),
     'step': int(folder.name) if folder.name.isdecimal() else 0,
     'weights': collection,
     'metrics': places.read_json(folder / 'metrics' / 'metrics'),
-    'permutations': permutations,
+    'permutations': read_permutations(folder),
   }
   with weights_lib.named_errors(folder, 'its meta cannot be read'):
     fingerprint = dict(meta['fingerprint'])
@@ -122,8 +121,9 @@ def _read_questions(path: pathlib.Path, fingerprint: Mapping[str, Any]) -> dict[
   return asked
 
 
-def _read_permutations(path: pathlib.Path) -> list[list[int]]:
-  """Reads the permutation set of the run; `[]` without a file beside its checkpoints."""
+def read_permutations(folder: pathlib.Path) -> list[list[int]]:
+  """Reads the permutation set of the run of a step; `[]` without a file beside its checkpoints."""
+  path = folder.parent.parent / 'permutations.npy'
   if not path.is_file():
     return []
   hint = 'mend it, or move it away to convert without it'
