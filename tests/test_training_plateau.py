@@ -82,4 +82,11 @@ def test_the_advice_is_for_the_runs_own_config():
   assert narrow.endswith('model.width = 0.25 is narrow for that: 0.5 or more.')
   fixed = {'model__permutations_per_pass': 1, 'permutations__fixed_per_image': 1}
   assert 'permutations_per_pass' not in advise('cfn:small', **fixed)  # more cannot be asked
-  assert advise('rotation:small').startswith('A larger learning_rate')
+  assert advise('rotation:small') == 'A larger learning_rate may start it.'
+  caffe = {'model__init': 'caffe', 'puzzle__tile_scale': 50.0}
+  assert advise('cfn:small', **caffe).startswith("Likely: model.init = 'caffe' starts slowly")
+  assert 'model.init' in paper and 'model.init' not in advise('cfn', init_from='runs/hundred')
+  stacked = {'model__name': 'stacked', 'model__permutations_per_pass': 1}
+  assert 'gaps hide them' in advise('cfn:small', **stacked)
+  touching = {'puzzle__cell_px': 32, 'puzzle__crop_px': 96, 'puzzle__cell_gap_px': 0}
+  assert 'gaps hide' not in advise('cfn:small', **stacked, **touching)

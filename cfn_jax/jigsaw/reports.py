@@ -15,8 +15,8 @@ from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
 from cfn_jax.models import alexnet
 from cfn_jax.training import metrics
 
-# For advice on a plateau: sets up to this size leave chance within some thousand steps, at this
-# rate.
+# For advice on a plateau, measured at the size of cfn.py:small: sets up to this size leave chance
+# within some hundred steps at this rate.
 EASY_SET = 100
 USUAL_RATE = 0.01
 
@@ -106,7 +106,12 @@ def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str
   m, count = config.model, len(asked)
   many = asked.name == 'jigsaw' and count > EASY_SET
   most = min(8, config.permutations.fixed_per_image or count) if asked.name == 'jigsaw' else 1
+  hidden = config.puzzle.cell_px > config.puzzle.tile_px or config.puzzle.cell_gap_px > 0
   causes = (
+    (
+      m.name == 'stacked' and hidden,
+      "model.name = 'stacked' learns from borders, and gaps hide them: 'cfn' learns without",
+    ),
     (
       m.name == 'cfn' and m.permutations_per_pass < most,
       f'model.permutations_per_pass = {m.permutations_per_pass} asks little of each image: {most} '
@@ -116,6 +121,10 @@ def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str
       many and not config.init_from,
       f'{count} permutations are hard from random weights: train with permutations.num = 100 first '
       'and name that run as init_from',
+    ),
+    (
+      m.init == 'caffe' and not config.init_from,
+      "model.init = 'caffe' starts slowly: 'he' with puzzle.tile_scale = 1 leaves chance earlier",
     ),
     (
       config.learning_rate < USUAL_RATE,
@@ -129,7 +138,7 @@ def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str
   )
   found = [text for holds, text in causes if holds]
   if not found:
-    return 'A larger learning_rate may start it, or a wider network.'
+    return 'A larger learning_rate may start it.'
   return f'Likely: {"; ".join(found)}.'
 
 
