@@ -71,6 +71,8 @@ def run(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> list[str]:
   given = flags.FLAGS
   study = declaration.leave_out(declaration.load(str(given.study)), given.without)
   declaration.check_runs(study, given.runs)
+  if given.seeds is not None:
+    study = declaration.replace_seeds(study, _read_seeds(given.seeds))
   config, text, rate = holder.value, command.config_text(holder), given['images-per-second'].value
   command.check_task(config, text, command.PRETEXTS)
   if config.distributed.mode != 'off':
@@ -88,7 +90,6 @@ def run(holder: flags.FlagHolder[ml_collections.ConfigDict]) -> list[str]:
       config_text=text,
       given=command.get_given(holder),
       workdir=workdir,
-      seeds=_read_seeds(given.seeds),
       labelled_root=labelled,
     )
     return conduct.conduct(
@@ -113,9 +114,7 @@ def _read_part(text: str) -> tuple[int, int]:
   return part, parts
 
 
-def _read_seeds(text: str | None) -> tuple[int, ...]:
-  if text is None:
-    return ()
+def _read_seeds(text: str) -> tuple[int, ...]:
   if not re.fullmatch(r'\d{1,18}(,\d{1,18})*', text, re.ASCII):
     raise CfnError(f'--seeds={text}: whole numbers are needed, such as 0,1')
   seeds = tuple(map(int, text.split(',')))

@@ -262,6 +262,12 @@ def test_the_27_channel_network_costs_what_the_cfn_costs():
     ({'claims': [{'says': 's', 'figure': 'left', 'higher': 'a', 'lower': 'd'}]}, "no run 'd'"),
     ({'claims': [{'says': 's', 'figure': 'left', 'higher': 'a', 'lower': 'a'}]}, 'with itself'),
     ({'claims': [{'says': 's', 'figure': 'left', 'higher': 'a'}]}, "it has no 'lower'"),
+    ({'claims': [*DECLARED['claims'], *DECLARED['claims']]}, "'b is easier' stands there twice"),
+    (
+      {'claims': [{'says': 's', 'figure': 'solved', 'higher': 'b', 'lower': 'a'}]},
+      "run a has no evaluation 'solve'",
+    ),
+    ({'figures': {3: {'take': ('', 'y'), 'unit': '%'}}}, 'figure 3: its name is a heading'),
   ],
 )
 def test_what_is_wrong_in_a_declaration_is_named(changes, says):
@@ -298,6 +304,22 @@ def test_the_study_in_the_documentation_can_be_read():
 
 
 # ---- the plan
+
+
+def test_a_run_is_also_what_its_start_is(tmp_path):
+  """c sets its own number of permutations; its start takes the one of the command line."""
+  c, other = (
+    make_plan(tmp_path, declare(fields={'model.permutations_per_pass': 8}), given=TINY | given)[-1]
+    for given in ({'permutations.num': 8}, {'permutations.num': 10})
+  )
+  assert (c.name, c.config.permutations.num) == ('c_s0', other.config.permutations.num)
+  changed = {n for n in c.identity if c.identity[n] != other.identity[n]}
+  assert changed >= {'start.permutations.num'} and all(n.startswith('start.') for n in changed)
+  fake = Runner(tmp_path)
+  go(tmp_path, fake, planned=[c])
+  with pytest.raises(declaration.StudyError, match='other settings') as told:
+    go(tmp_path, fake, planned=[other])
+  assert 'start.permutations.num: 8 then, 10 now' in str(told.value.args)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +386,7 @@ def test_too_little_disk_is_said_before_the_start(tmp_path, monkeypatch):
   a = planned[0]
   assert a.config.solver == 'caffe' and min(sizes[:2]) == 8 * count_parameters(a.config)
   needed = sum(sizes) + max(sizes)
-  assert disk.count_needed(planned) == needed
+  assert disk.count_needed(planned, tmp_path) == needed
   for free in (needed - 1, needed):
     usage = type('usage', (), {'free': free})
     monkeypatch.setattr(disk.shutil, 'disk_usage', lambda path, usage=usage: usage)
@@ -375,6 +397,17 @@ def test_too_little_disk_is_said_before_the_start(tmp_path, monkeypatch):
       assert not fake.called and not (tmp_path / 'w').exists()
     else:
       disk.check(planned, tmp_path)
+
+
+def test_checkpoints_that_are_there_need_no_more_disk(tmp_path):
+  planned = make_plan(tmp_path)
+  needed, saved = disk.count_needed(planned, tmp_path), planned[0].checkpoint_bytes // 2
+  step = tmp_path / 'a_s0' / 'checkpoints' / '2'
+  step.mkdir(parents=True)
+  (step / 'arrays').write_bytes(bytes(saved))
+  assert disk.count_needed(planned, tmp_path) == needed - saved
+  (step / 'arrays').write_bytes(bytes(4 * saved))  # more than is planned
+  assert disk.count_needed(planned, tmp_path) == needed - planned[0].checkpoint_bytes
 
 
 def test_runs_in_a_bucket_need_the_disk_of_the_largest_alone(tmp_path, monkeypatch):
@@ -517,6 +550,33 @@ def test_the_first_run_is_timed_unless_a_rate_is_known(tmp_path, capsys):
   assert '(as a_s0 had)' in told and 'images a second: about' not in told
 
 
+def test_a_run_that_had_left_chance_is_stopped_when_it_has_logged_again(tmp_path):
+  """Before, it is on its way to its loop, and a signal would end it as a failure."""
+  go(tmp_path, Runner(tmp_path))
+  (tmp_path / 'c_s0' / 'results.json').unlink()
+  watched = []
+
+  def run_one(arguments, watch):
+    watched.append(watch())
+    row = {'step': 200, 'train_loss': 1.0, 'images_per_second': 4.0}
+    with (tmp_path / 'c_s0' / 'metrics.jsonl').open('a') as file:
+      file.write(json.dumps(row) + '\n')
+    watched.append(watch())
+    return ''
+
+  go(tmp_path, run_one)
+  assert watched == [False, True]
+
+
+def test_what_was_trained_counts_no_more_in_the_estimate(tmp_path, capsys):
+  planned = make_plan(tmp_path)
+  assert sum(each.visits for each in planned) == 5 * 4 * 8
+  (tmp_path / 'a_s0').mkdir()
+  (tmp_path / 'a_s0' / 'metrics.jsonl').write_text('{"step": 1}\n{"step": 3}\n')
+  go(tmp_path, Runner(tmp_path), planned=planned, dry_run=True)
+  assert '17, 136 image visits' in capsys.readouterr().err
+
+
 def test_chosen_runs_take_their_start_along_and_leave_the_others_as_holes(tmp_path):
   fake = Runner(tmp_path)
   go(tmp_path, fake, chosen=['c'])
@@ -572,8 +632,9 @@ def test_table_and_picture_have_all_rows_with_mean_spread_and_the_papers_figure(
 
 
 def test_a_single_seed_leaves_every_claim_open(tmp_path):
-  planned = make_plan(tmp_path, seeds=(0,))
-  go(tmp_path, Runner(tmp_path, lambda name: 0.9 if name == 'b_s0' else 0.1), planned=planned)
+  declared = declaration.replace_seeds(declare(), (0,))
+  fake = Runner(tmp_path, lambda name: 0.9 if name == 'b_s0' else 0.1)
+  go(tmp_path, fake, declared)
   assert places.read_json(tmp_path / 'results.json')['verdicts'] == {
     'b is easier': 'open: one seed'
   }
@@ -593,6 +654,27 @@ def test_a_figure_that_a_result_lacks_is_a_hole(tmp_path):
   declared = declare(figures=DECLARED['figures'] | {'x': {'take': ('', 'val_x'), 'unit': '%'}})
   go(tmp_path, Runner(tmp_path), declared=declared, planned=make_plan(tmp_path, declared))
   assert 'no figure: val_x' in places.read_json(tmp_path / 'results.json')['runs']['a']['missing']
+
+
+def test_a_figure_over_nothing_or_over_a_bound_is_a_hole(tmp_path):
+  share = {'take': ('', 'val_accuracy'), 'over': ('', 'zero'), 'unit': '%'}
+  late = {'take': ('', 'step'), 'minus': ('', 'left_step'), 'unit': 'steps'}
+  declared = declare(figures=DECLARED['figures'] | {'share': share, 'late': late})
+  planned = make_plan(tmp_path, declared)
+  go(tmp_path, Runner(tmp_path, losses=(2.08, 2.08, 2.08)), declared, planned)
+  path = tmp_path / 'a_s0' / 'results.json'
+  held = places.read_json(path)
+  held['runs']['run']['zero'] = 0.0
+  places.write_json(path, held)
+  cells = table.collect(declared, planned, tmp_path)['a']
+  assert cells['share'].values == cells['late'].values == {}
+  assert 'no figure: late' in cells['late'].holes[0] and 'share' in cells['share'].holes[0]
+
+
+def test_a_bound_is_shown_as_one_by_seed_too(tmp_path):
+  go(tmp_path, Runner(tmp_path, losses=(2.08, 2.08, 2.08)))
+  found = places.read_json(tmp_path / 'results.json')['runs']['a']
+  assert found['left, by seed'] == {'0': '> 32', '1': '> 32'}
 
 
 def test_the_report_shows_the_table_and_the_picture_and_not_each_run(tmp_path):
@@ -704,7 +786,7 @@ def test_a_part_is_one_of_n(text, says):
 
 
 def test_seeds_are_whole_numbers():
-  assert study._read_seeds('0,7') == (0, 7) and study._read_seeds(None) == ()
+  assert study._read_seeds('0,7') == (0, 7)
   for text in ('', '1,', 'a', '-1', '1,1'):
     with pytest.raises(CfnError, match='--seeds'):
       study._read_seeds(text)

@@ -3,7 +3,7 @@
 import json
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cfn_jax import places, terminal
 from cfn_jax.buckets import addresses
@@ -42,13 +42,14 @@ def conduct(
   mine = executions.split(executions.choose(planned, chosen or [*study.runs]), *part)
   left: list[executions.Execution] = []
   for each in mine:
-    # What tests a run that is made again tests it again; the evaluation itself knows same weights.
+    # A run that is made again is tested again; an evaluation of the same weights ends at once.
     tests_again = not each.trains and any(each.start == other.name for other in left)
     if states[each.name] != 'finished' or tests_again:
       left.append(each)
   told = disk.check(left, workdir)
   rate, source = _find_rate(planned, workdir, images_per_second)
-  _show_plan(study, planned, mine, left, part=part, disk_use=told, rate=rate, source=source)
+  visits = {each.name: records.count_visits(each, workdir) for each in left}
+  _show_plan(study, planned, mine, left, visits, part=part, disk_use=told, rate=rate, source=source)
   if dry_run:
     return []
   places.make_folder(workdir, '--workdir')
@@ -58,7 +59,8 @@ def conduct(
   def measured(found: float) -> None:
     if not rate:
       terminal.say(
-        f'{found:,.0f} images a second: about {_clock(_count(left) / found)} for what was left, '
+        f'{found:,.0f} images a second: about {_clock(sum(visits.values()) / found)} for what was '
+        'left, '
         'by the first run; evaluations come on top'
       )
 
@@ -95,15 +97,12 @@ def _find_rate(
   return 0.0, 'measured in the first run'
 
 
-def _count(left: Sequence[executions.Execution]) -> int:
-  return sum(each.visits for each in left)
-
-
 def _show_plan(
   study: declaration.Study,
   planned: Sequence[executions.Execution],
   mine: Sequence[executions.Execution],
   left: Sequence[executions.Execution],
+  visits: Mapping[str, int],
   *,
   part: tuple[int, int],
   disk_use: str,
@@ -111,8 +110,9 @@ def _show_plan(
   source: str,
 ) -> None:
   trained = [each for each in left if not each.evaluation]
-  steps = sum(each.config.num_steps for each in trained)
-  time_left = f'about {_clock(_count(left) / rate)}, {rate:,.0f} images a second ' if rate else ''
+  steps = sum(visits[each.name] // each.config.batch_size for each in trained)
+  images = sum(visits.values())
+  time_left = f'about {_clock(images / rate)}, {rate:,.0f} images a second ' if rate else ''
   early = sum(each.stop_when_left for each in trained)
   terminal.show_pairs(
     [
@@ -122,7 +122,7 @@ def _show_plan(
       ('left', f'{len(trained)} runs, {len(left) - len(trained)} evaluations'),
       (
         'steps',
-        f'{steps:,}, {_count(left):,} image visits'
+        f'{steps:,}, {images:,} image visits'
         + (f'; {early} runs end as soon as they leave chance' if early else ''),
       ),
       ('time', f'{time_left}({source}); evaluations come on top' if left else 'none'),
@@ -130,8 +130,8 @@ def _show_plan(
     ]
   )
   for each in left:
-    images = f'{each.visits:,} images' if each.visits else 'labelled or solved images'
-    terminal.say(f'  {each.name}: {images}' + (f', from {each.start}' if each.start else ''))
+    shown = f'{visits[each.name]:,} images' if each.visits else 'labelled or solved images'
+    terminal.say(f'  {each.name}: {shown}' + (f', from {each.start}' if each.start else ''))
 
 
 def _keep_declaration(study: declaration.Study, workdir: pathlib.Path) -> None:

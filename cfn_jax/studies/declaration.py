@@ -114,6 +114,12 @@ def leave_out(study: Study, evaluations: Sequence[str]) -> Study:
   return dataclasses.replace(study, runs=runs)
 
 
+def replace_seeds(study: Study, seeds: tuple[int, ...]) -> Study:
+  """Returns a study all of whose runs have these seeds."""
+  runs = {name: dataclasses.replace(run, seeds=seeds) for name, run in study.runs.items()}
+  return dataclasses.replace(study, runs=runs)
+
+
 def check_runs(study: Study, runs: Sequence[str]) -> None:
   """Raises StudyError for a run that the study lacks."""
   for name in runs:
@@ -164,6 +170,10 @@ def read(name: str, declared: Any) -> Study:
   if not runs or not figures:
     raise StudyError(f'{where}: it needs runs and figures')
   claims = [_read_claim(where, each, runs, figures) for each in top['claims']]
+  sentences = [claim.says for claim in claims]
+  for says in sentences:
+    if sentences.count(says) > 1:
+      raise StudyError(f"{where}, claim: '{says}' stands there twice: a verdict has one sentence")
   _check_order(where, runs)
   return Study(name, top['title'], dict(top['fields']), runs, evaluations, figures, claims)
 
@@ -204,6 +214,8 @@ def _read_figure(
   study: str, name: str, declared: Any, evaluations: Mapping[str, Evaluation]
 ) -> Figure:
   where = f'{study}, figure {name}'
+  if not isinstance(name, str):
+    raise StudyError(f'{where}: its name is a heading of the table: a text')
   found = _take(
     where, declared, {'take': tuple, 'unit': str}, {'minus': ((), tuple), 'over': ((), tuple)}
   )
@@ -225,8 +237,11 @@ def _read_claim(
   where = f'{study}, claim'
   claim = Claim(**_take(where, declared, dict.fromkeys(('says', 'figure', 'higher', 'lower'), str)))
   _know(where, 'figure', claim.figure, figures)
+  needed = {reference[0] for reference in figures[claim.figure].references()} - {''}
   for name in (claim.higher, claim.lower):
     _know(where, 'run', name, runs)
+    if absent := needed - {*runs[name].evaluations}:
+      raise StudyError(f"{where}: run {name} has no evaluation '{absent.pop()}'")
   if claim.higher == claim.lower:
     raise StudyError(f"{where}: '{claim.higher}' is compared with itself")
   return claim

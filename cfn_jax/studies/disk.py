@@ -39,10 +39,17 @@ def count_tested(config: ml_collections.ConfigDict, trained: ml_collections.Conf
   return runs * alexnet.count_parameters(alexnet.parameter_shapes(network, (1, px, px, 3)))
 
 
-def count_needed(left: Sequence[executions.Execution]) -> int:
+def count_needed(left: Sequence[executions.Execution], workdir: pathlib.Path) -> int:
   """Returns the bytes still to write; a save is complete before its predecessor is deleted."""
   sizes = [each.checkpoint_bytes for each in left]
-  return sum(sizes) + max(sizes, default=0)
+  held = [min(s, _count_held(workdir / e.name)) for s, e in zip(sizes, left, strict=True)]
+  return sum(sizes) - sum(held) + max(sizes, default=0)
+
+
+def _count_held(folder: pathlib.Path) -> int:
+  """Returns the bytes of the checkpoints of an execution that was begun before."""
+  files = [path for each in folder.rglob('checkpoints') for path in each.rglob('*')]
+  return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def check(left: Sequence[executions.Execution], workdir: pathlib.Path) -> str:
@@ -56,7 +63,7 @@ def check(left: Sequence[executions.Execution], workdir: pathlib.Path) -> str:
   there = addresses.find(workdir)
   if there:
     left = sorted(left, key=lambda each: each.checkpoint_bytes)[-1:]
-  needed = count_needed(left)
+  needed = count_needed(left, workdir)
   folder = next(path for path in (workdir, *workdir.parents) if path.is_dir())
   free = shutil.disk_usage(folder).free
   told = f'{needed / 1e9:,.2f} GB for checkpoints, {free / 1e9:,.2f} GB are free'

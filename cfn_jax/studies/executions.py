@@ -23,7 +23,7 @@ class Execution:
     identity: what it must share with what was done in its folder before: plain values.
     facts: what is known of it before it runs, beside the figures of its result.
     visits: images that it trains on.
-    checkpoint_bytes: of one checkpoint.
+    checkpoint_bytes: of the checkpoints that it keeps.
     trains: it is a pretraining, whose figures the study writes down itself.
   """
 

@@ -26,7 +26,7 @@ from cfn_jax.studies import declaration, disk, executions
 from cfn_jax.training import optimizer, settings
 
 StudyError = declaration.StudyError
-# What each run has unless somebody says otherwise: of a study's runs the last checkpoint stays.
+# What each run has by default: a run of a study keeps its last checkpoint alone.
 DEFAULTS = {'keep_latest': 1, 'keep_best': 0, 'report': False}
 # The evaluations whose images have labels.
 LABELLED = ('frozen_layers', 'recognition', 'linear_probe', 'knn', 'voc_classification')
@@ -42,7 +42,6 @@ class Planner:
   Args:
     config_text: the config of the runs.
     given: its fields that the command line sets; a run's own fields overrule them.
-    seeds: of all runs; empty: those of the study.
     labelled_root: a folder for the evaluations that need labels; '': the data of the runs.
   """
 
@@ -53,12 +52,11 @@ class Planner:
     config_text: str,
     given: Mapping[str, Any],
     workdir: pathlib.Path,
-    seeds: Sequence[int] = (),
     labelled_root: str = '',
   ) -> None:
     self._study, self._text = study, config_text
     self._given = {name: v for name, v in given.items() if name != 'report'}  # the study's own
-    self._workdir, self._seeds, self._labelled = workdir, tuple(seeds), labelled_root
+    self._workdir, self._labelled = workdir, labelled_root
     self._readers: dict[str, tuple[pipeline.Reader, pipeline.Reader]] = {}
     self._checked: set[str] = set()  # the labelled images of evaluations
     self._loaded: dict[str, ml_collections.ConfigDict] = {}
@@ -73,15 +71,17 @@ class Planner:
     self._check_given()
     ordered = _order(self._study.runs)
     self._check_differ(ordered)
-    found = []
+    found: dict[str, executions.Execution] = {}
     for run in ordered:
-      for seed in self._seeds or run.seeds:
-        found.append(self._plan_run(run, seed))
-        found += [
-          self._plan_evaluation(run, found[-1], self._study.evaluations[name])
+      for seed in run.seeds:
+        start = found[f'{run.start}_s{seed}'] if run.start else None
+        trained = self._plan_run(run, seed, start)
+        tests = [
+          self._plan_evaluation(run, trained, self._study.evaluations[name])
           for name in run.evaluations
         ]
-    return found
+        found |= {each.name: each for each in (trained, *tests)}
+    return [*found.values()]
 
   def _check_given(self) -> None:
     """Refuses a field of the command line that each run sets for itself."""
@@ -115,17 +115,18 @@ class Planner:
       config_files.check(config)
     return config
 
-  def _plan_run(self, run: declaration.Run, seed: int) -> executions.Execution:
+  def _plan_run(
+    self, run: declaration.Run, seed: int, start: executions.Execution | None
+  ) -> executions.Execution:
     config = self._make_config(run, seed)
     with _naming(f'run {run.name}'):
       pretext = self._open(config)
       changes = self._find_changes(config, self._text)
-    start = f'{run.start}_s{seed}' if run.start else ''
     return executions.Execution(
       name=f'{run.name}_s{seed}',
       run=run.name,
       seed=seed,
-      start=start,
+      start=start.name if start else '',
       evaluation='',
       config_text=self._text,
       config=config,
@@ -172,7 +173,7 @@ class Planner:
       config_text=text,
       config=config,
       changes=changes,
-      identity=_identify(config, known, start=trained.name),
+      identity=_identify(config, known, start=trained),
       facts=_find_facts(pretext) if pretext else {},
       visits=config.num_steps * config.batch_size if pretext else 0,
       checkpoint_bytes=disk.count_bytes(config, size),
@@ -270,14 +271,19 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def _identify(
-  config: ml_collections.ConfigDict, known: Mapping[str, Any], *, start: str
+  config: ml_collections.ConfigDict,
+  known: Mapping[str, Any],
+  *,
+  start: executions.Execution | None,
 ) -> dict[str, Any]:
+  """Returns what an execution is: its fields, what it reads, and what its start is."""
   found: dict[str, Any] = json.loads(
     json.dumps(
       {
         **{n: v for n, v in fields.flatten(config).items() if n not in PLACES | identity.SPREAD},
         **known,
-        'start': start,
+        'start': start.name if start else '',
+        **({f'start.{n}': v for n, v in start.identity.items()} if start else {}),
       }
     )
   )

@@ -72,6 +72,13 @@ def read_failure(folder: pathlib.Path) -> str:
   return str(held.get('message')) if held.get('state') == 'failed' else ''
 
 
+def count_visits(execution: executions.Execution, workdir: pathlib.Path) -> int:
+  """Returns the images that an execution still trains on, after what it has logged."""
+  rows = metrics.read_rows(workdir / execution.name / 'metrics.jsonl')
+  share = 1 - (rows[-1]['step'] if rows else 0) / execution.config.num_steps
+  return round(execution.visits * max(0.0, share))
+
+
 def write_figures(execution: executions.Execution, workdir: pathlib.Path) -> None:
   """Writes the results.json of a training run that has ended."""
   folder = workdir / execution.name

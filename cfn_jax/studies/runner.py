@@ -52,10 +52,18 @@ def execute(
       terminal.say(f'{each.name}: left out, {each.start} failed')
       continue
 
-    def watch(each: executions.Execution = each, folder: pathlib.Path = folder) -> bool:
+    before = metrics.read_rows(folder / 'metrics.jsonl')
+
+    def watch(
+      each: executions.Execution = each,
+      folder: pathlib.Path = folder,
+      before: Sequence[metrics.Row] = before,
+    ) -> bool:
       if not (unmeasured or each.stop_when_left):
         return False
       rows = metrics.read_rows(shared.find_live(folder) / 'metrics.jsonl')
+      if rows[-1:] == before[-1:]:  # a run that resumes can be stopped once it has logged
+        return False
       rates = records.list_rates(rows)
       if rates and unmeasured and each.trains:
         unmeasured.pop()(rates[-1])

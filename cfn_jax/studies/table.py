@@ -126,7 +126,11 @@ def _read_cell(
         break
       found.append(value)
     else:
-      values[seed] = _combine(figure, found)
+      value = _combine(figure, found)
+      if value is None:
+        holes[seed] = f'no figure: {figure.name} has no value for those of this run'
+      else:
+        values[seed] = value
   return Cell(values, holes, paper, counted=figure.unit in ('steps', 'images'))
 
 
@@ -145,14 +149,16 @@ def _read_value(
   return verdicts.Value(float(number), beyond)
 
 
-def _combine(figure: declaration.Figure, found: list[verdicts.Value]) -> verdicts.Value:
+def _combine(figure: declaration.Figure, found: list[verdicts.Value]) -> verdicts.Value | None:
+  """Returns a figure minus or over another; None by zero, or if the other is a bound alone."""
   first, rest = found[0], found[1:]
+  if any(value.beyond for value in rest) or (figure.over and not rest[-1].number):
+    return None
   number = first.number
   if figure.minus:
     number -= rest.pop(0).number
   if figure.over:
-    divisor = rest.pop(0).number
-    number = number / divisor if divisor else 0.0
+    number /= rest.pop(0).number
   return verdicts.Value(number * declaration.UNITS[figure.unit], first.beyond)
 
 
@@ -232,7 +238,10 @@ def _describe(row: Mapping[str, Cell]) -> dict[str, Any]:
     if cell.asked:
       found[name] = cell.mean if not cell.beyond else cell.show()
       found[f'{name}, spread'] = cell.spread
-      found[f'{name}, by seed'] = {str(seed): each.number for seed, each in cell.values.items()}
+      found[f'{name}, by seed'] = {
+        str(seed): f'> {show(each.number, cell.counted)}' if each.beyond else each.number
+        for seed, each in cell.values.items()
+      }
     if cell.paper is not None:
       found[f'{name}, paper'] = cell.paper
   holes = {f'seed {seed}: {why}' for cell in row.values() for seed, why in cell.holes.items()}
@@ -256,7 +265,7 @@ def _make_markdown(
 ) -> str:
   heads, rows = _make_heads(study), _make_rows(cells)
   lines = [f'# {study.title}', '', 'Mean ± standard deviation over seeds; [the paper].', '']
-  lines.append(f'| run | {" | ".join(heads)} |')
+  lines.append(f'| run | {" | ".join(map(_escape, heads))} |')
   lines.append(f'|---|{"---:|" * len(heads)}')
   lines += [f'| {name} | {" | ".join(map(_escape, row))} |' for name, row in rows.items()]
   if judged:

@@ -42,7 +42,7 @@ def judge(higher: Mapping[int, Value], lower: Mapping[int, Value]) -> Verdict:
   """Judges the claim that the figures of one row, by seed, are higher than another's."""
   seeds = sorted({*higher} & {*lower})
   if not seeds:
-    return Verdict('open', 'a run is missing')
+    return Verdict('open', 'a figure is missing')
   if len(seeds) == 1:
     return Verdict('open', 'one seed')
   found = [_subtract(higher[seed], lower[seed]) for seed in seeds]
