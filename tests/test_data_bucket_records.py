@@ -1,6 +1,7 @@
 """Records in a bucket: prepared into it, copied once to a host, checked, resumed, read as local."""
 
 import json
+import shutil
 
 import bucket_cases
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from PIL import Image
 
 from cfn_jax import prepare as prepare_command
-from cfn_jax.buckets import folders
+from cfn_jax.buckets import addresses, folders
 from cfn_jax.data import bucket_records, prepare, sources
 from cfn_jax.errors import CfnError
 
@@ -105,6 +106,25 @@ def test_shards_that_were_made_anew_are_copied_anew(bucket, proxy, photos, tmp_p
   assert_same(open_records(ADDRESS), open_records(again))
 
 
+def test_labels_that_were_made_anew_are_copied_anew_and_stand_for_other_data(
+  bucket, photos, prepared, tmp_path
+):
+  """The shards of images keep their bytes, and the classes their names."""
+  before, again = open_records(ADDRESS)[0], tmp_path / 'again'
+  shutil.copytree(prepared, again)
+  path = again / 'shard-00000.json'
+  columns = json.loads(path.read_bytes())
+  labels = columns['labels']
+  path.write_text(json.dumps(columns | {'labels': [(each + 1) % 3 for each in labels]}))
+  prepare.prepare(source=str(photos), out=str(again), short_side_px=32, num_shards=4, num_workers=1)
+  for path in again.iterdir():
+    bucket.write(f'sets/photös/{path.name}', path.read_bytes())
+  after = open_records(ADDRESS)[0]
+  assert_same([after], [open_records(again)[0]])
+  assert after.identify() != before.identify()
+  assert (after.labels() != before.labels()).any() and after.class_names == before.class_names
+
+
 def test_a_disk_that_is_too_small_is_said_before_anything_is_copied(bucket, proxy, monkeypatch):
   free = folders.shutil.disk_usage('/')
   monkeypatch.setattr(folders.shutil, 'disk_usage', lambda _: free._replace(free=100))
@@ -151,6 +171,13 @@ def test_prepare_writes_into_a_bucket(bucket, photos, prepared, capsys):
   with pytest.raises(SystemExit):
     prepare_command.main([*command[:2], '--short-side=16', '--shards=4', '--workers=1'])
   assert f'{there} was begun with short_side_px = 32' in capsys.readouterr().err
+  stage = addresses.make_stage(addresses.parse(there, '--out'), bucket_records.OWNER)
+  (stage / 'settings.json').write_text('{}')  # this host had begun with others
+  with pytest.raises(SystemExit):
+    prepare_command.main(command)
+  told = capsys.readouterr().err
+  assert f'{there} was prepared with other settings since this host began: delete {stage}' in told
+  shutil.rmtree(stage)
   bucket.write('other/x')
   with pytest.raises(SystemExit):
     prepare_command.main([command[0], '--out=gs://bucket/other'])

@@ -76,7 +76,8 @@ def _copy_shards(
         partial = folder / f'.{path.name}.part'
         found = objects.Found((address / path.name).path, left[stem]['bytes'], 0.0)
         store.download(found, partial)
-        if suffix != '.json' and prepare_shard.digest(partial) != left[stem].get('sha256'):
+        named = 'columns_sha256' if suffix == '.json' else 'sha256'
+        if prepare_shard.digest(partial) != left[stem].get(named):
           partial.unlink()
           raise SourceError(
             f'{address / path.name} is not what {array_records.INDEX} says (its SHA-256 differs): '
@@ -84,16 +85,21 @@ def _copy_shards(
           )
         partial.replace(path)
       with mutex:
-        copied[stem] = left[stem].get('sha256')
+        copied[stem] = _identify(left[stem])
         places.write_json(folder / COPIED, copied)
         bar.update(left[stem]['bytes'])
 
     folders.transfer(fetch, [*left])
 
 
+def _identify(shard: dict[str, Any]) -> list[Any]:
+  """Returns the digests of a shard's two files, its images and their names and labels."""
+  return [shard.get('sha256'), shard.get('columns_sha256')]
+
+
 def _is_copied(folder: pathlib.Path, shard: dict[str, Any], copied: dict[str, Any]) -> bool:
   stem = array_records.shard_stem(shard['number'])
-  if copied.get(stem) != shard.get('sha256') or not (folder / f'{stem}.json').is_file():
+  if copied.get(stem) != _identify(shard) or not (folder / f'{stem}.json').is_file():
     return False
   path = folder / f'{stem}.array_record'
   return not shard['records'] or (path.is_file() and path.stat().st_size == shard['bytes'])
@@ -122,8 +128,14 @@ def sending(text: str, *, again: bool) -> Iterator[str]:
   if strange:
     raise PrepareError(f'--out={address} holds other objects, such as {strange[0]}; give a new one')
   index, settings = folder / array_records.INDEX, folder / array_records.SETTINGS
-  if settings.name in there and not settings.is_file():  # prepare compares it with its own
-    settings.write_bytes(store.read((address / settings.name).path)[0])
+  if settings.name in there:  # prepare compares it with its own
+    theirs = store.read((address / settings.name).path)[0]
+    if settings.is_file() and settings.read_bytes() != theirs:
+      raise PrepareError(
+        f'--out={address} was prepared with other settings since this host began: delete {folder} '
+        'and give the same command, or take another --out'
+      )
+    settings.write_bytes(theirs)
   with reading.named():
     yield str(folder)
   _send(store, address, [settings])  # first: it says whose shards these are

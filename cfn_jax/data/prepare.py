@@ -191,8 +191,10 @@ def _entry(out: pathlib.Path, number: int, *, verify: bool = False) -> dict[str,
   """Returns the index entry of a finished shard; None if the shard must be made."""
   path = out / f'{array_records.shard_stem(number)}.array_record'
   try:
-    stated = json.loads(path.with_suffix('.json').read_bytes())
+    columns = path.with_suffix('.json').read_bytes()
+    stated = json.loads(columns)
     entry = {key: stated[key] for key in ('number', 'records', 'bytes', 'sha256', 'skipped')}
+    entry['columns_sha256'] = hashlib.sha256(columns).hexdigest()  # of its names and labels
     if entry['records'] and path.stat().st_size != entry['bytes']:
       return None
     if verify and entry['records'] and prepare_shard.digest(path) != entry['sha256']:
