@@ -146,6 +146,24 @@ def test_the_first_signal_is_noted_and_the_second_is_the_systems(capfd):
   assert stop.make_error('').code == 143
 
 
+def test_a_signal_after_the_last_look_ends_the_next_run(tmp_path):
+  with stopping.Stopping() as stop:
+    assert not stop()
+    os.kill(os.getpid(), signal.SIGTERM)  # while a picture is drawn, say
+  with pytest.raises(stopping.Stopped, match='SIGTERM: stopped before the first step') as stopped:
+    fit(tmp_path / 'next')
+  assert stopped.value.code == 143
+  with stopping.Stopping() as stop:
+    assert not stop()
+
+
+def test_an_evaluation_that_was_made_up_for_is_not_made_again(tmp_path):
+  with pytest.raises(stopping.Stopped):
+    fit(tmp_path, signals={('evaluation', 10): signal.SIGTERM})
+  assert step_folders.find_steps(tmp_path / 'checkpoints')[-1] == 12
+  assert fit(tmp_path)['val_accuracy'] and fit(tmp_path) == {}
+
+
 def test_a_finished_run_says_so_and_goes_on_with_more_steps(straight, tmp_path, capsys):
   config = tiny_task.make_config(num_steps=6)
   assert fit(tmp_path / 'run', config)
@@ -201,6 +219,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_simply_starts_again(s
   (workdir / 'checkpoints' / '3.orbax-checkpoint-tmp').mkdir()
   fit(workdir)
   assert_same_run(workdir, straight)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_may_save_more_often(straight, tmp_path):
+  rare = {'checkpoint_every_steps': 100, 'eval_every_steps': 100}
+  fit(tmp_path, tiny_task.make_config(num_steps=8, **rare))
+  shutil.rmtree(tmp_path / 'checkpoints' / '8')
+  fit(tmp_path)
+  assert_same_run(tmp_path, straight)
 
 
 def test_an_evaluation_scores_the_moving_average_beside_the_parameters(tmp_path):

@@ -121,6 +121,10 @@ class Checkpoints:
     """Returns the best step (the latest of equals), -1 where no step on the disk was evaluated."""
     return next(iter(self._ranked()), -1)
 
+  def is_scored(self, step: int) -> bool:
+    """Returns whether a step on the disk was evaluated."""
+    return not math.isnan(step_folders.read_score(self.folder / str(step), self._best))
+
   def meta(self, step: int) -> dict[str, Any]:
     """Reads the JSON of a step, see `step_folders.read_meta`."""
     with reading.named():

@@ -59,6 +59,8 @@ def fit(
       init_from='init_from' in config,
     )
     first, state, row = begun.step, begun.state, dict(begun.meta.get('unevaluated', {}))
+    if row and stopping.any_host(saver.is_scored(first)):  # by a start after the one that saved it
+      row = {}
     for note in begun.notes:
       _say(note)
     changes = checkpoint.say_changes(begun.meta, config.to_dict()) if first else ''
@@ -148,11 +150,14 @@ def _check_lost(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> Non
   if config.start_over:
     return
   rows = metrics.read_rows(workdir / 'metrics.jsonl')
+  before = places.read_json(workdir / 'config.json')  # the run may have had other periods
+  names = ('checkpoint_every_steps', 'eval_every_steps')
+  period = max(min(each.get(name, 0) for name in names) for each in (config, before))
   step_folders.check_lost(
     workdir / 'checkpoints',
     logged=max((row['step'] for row in rows), default=0),
     # The row of the second save is written before the first one is waited for.
-    unsaved=2 * min(config.checkpoint_every_steps, config.eval_every_steps),
+    unsaved=2 * period,
   )
 
 

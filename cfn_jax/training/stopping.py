@@ -87,35 +87,45 @@ def interrupted_by_sigterm(*, enabled: bool) -> Iterator[None]:
       signal.signal(signal.SIGTERM, before)
 
 
+_missed = 0  # a signal that came after the last call in a context: the next one has it
+
+
 class Stopping:
   """A context that notes signals; a call returns whether the run must stop.
 
-  Outside the main thread, where Python handles no signals, it never must.
+  A signal that no call has told of is noted by the next context, as of the next run. Outside the
+  main thread, where Python handles no signals, it never must.
   """
 
   def __init__(self) -> None:
     self.signal = 0  # the first that came
     self._calls = 0
-    self._agreed = False
+    self._agreed = self._told = False
     self._before: dict[int, Any] = {}
 
   def __enter__(self) -> 'Stopping':
-    if threading.current_thread() is threading.main_thread():
+    global _missed
+    self.signal, _missed = _missed, 0
+    if threading.current_thread() is threading.main_thread() and not self.signal:
       self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
     return self
 
-  def __exit__(self, *_: object) -> None:
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    global _missed
+    if kind is None and not self._told:
+      _missed = self.signal
     if not self.signal:  # else a second signal still ends the remaining work
       for number, handler in self._before.items():
         signal.signal(number, handler)
 
   def __call__(self) -> bool:
     """Returns whether to stop; all hosts call it equally often, with the same answer."""
-    if jax.process_count() == 1:
-      return bool(self.signal)
     self._calls += 1
-    if not self._agreed and self._calls % AGREE_EVERY == 1:
+    if jax.process_count() == 1:
+      self._agreed = bool(self.signal)
+    elif not self._agreed and self._calls % AGREE_EVERY == 1:
       self._agreed = any_host(bool(self.signal))
+    self._told = self._agreed
     return self._agreed
 
   def make_error(self, what: str) -> Stopped:
