@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
 import time
 
@@ -24,7 +25,7 @@ from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity
 from cfn_jax.pictures import charts
 from cfn_jax.report import curves, files, folders, gather, images, page, status, tables
-from cfn_jax.training import provenance, stopping
+from cfn_jax.training import lock, provenance, stopping, store_errors
 
 ROWS = [
   {'step': 10, 'train_loss': 4.0, 'learning_rate': 0.1, 'images_per_second': 16.0},
@@ -235,6 +236,7 @@ DONE = {'ended': 2.0, 'outcome': 'finished', 'message': ''}
     ('finished', 10, {}, 0, [HERE, HERE | DONE]),
     ('stopped', 10, {}, 0, [GONE | DONE, HERE, HERE | DONE | {'outcome': 'stopped'}]),
     ('failed', 30, {}, 0, [HERE, HERE | DONE | {'outcome': 'failed'}]),
+    ('finished', 30, {}, 0, [HERE, HERE | DONE, GONE | DONE | {'outcome': 'refused'}]),
     ('running', 10, {}, 0, [HERE]),
     ('failed', 10, {}, 0, [GONE]),
     ('unknown', 10, {}, 0, [AWAY]),
@@ -274,6 +276,8 @@ def test_a_loss_that_was_not_finite_is_a_failure(make_run):
     (stopping.Terminated(), 'stopped', 'Terminated'),
     (CfnError('learning_rate = 7', 'more'), 'failed', 'learning_rate = 7'),
     (RuntimeError('memory'), 'failed', 'memory'),
+    (lock.LockedError('in use'), 'refused', 'in use'),
+    (store_errors.OtherRunError('made with other settings'), 'refused', 'made with other settings'),
   ],
 )
 def test_each_start_is_recorded_with_its_end(error, outcome, message, tmp_path):
@@ -290,6 +294,20 @@ def test_each_start_is_recorded_with_its_end(error, outcome, message, tmp_path):
   first, second = status.pair_starts(lines)
   assert first['versions']['jax'] and first['devices'] and first['command'].startswith('python -m')
   assert first['outcome'] == second['outcome'] == outcome and first['ended'] <= second['begun']
+
+
+def test_a_commit_is_that_of_the_packages_own_clone(tmp_path, monkeypatch):
+  inside = tmp_path / '.venv' / 'cfn_jax' / 'provenance.py'
+  inside.parent.mkdir(parents=True)
+  inside.write_text('')
+  (tmp_path / '.gitignore').write_text('.venv\n')
+  git = ['git', '-c', 'user.name=x', '-c', 'user.email=x@example.org']
+  for arguments in (['init', '-q'], ['add', '.'], ['commit', '-qm', 'theirs']):
+    subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
+  monkeypatch.setattr(provenance, '__file__', str(inside))
+  assert provenance.find_commit.__wrapped__() == ''
+  subprocess.run([*git, 'add', '-f', str(inside)], cwd=tmp_path, check=True)
+  assert len(provenance.find_commit.__wrapped__().removesuffix('-dirty')) == 40
 
 
 def test_evaluations_are_tables_of_their_figures(tmp_path, without_charts):

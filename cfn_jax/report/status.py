@@ -34,6 +34,11 @@ def pair_starts(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   return list(starts.values())
 
 
+def leave_refused(starts: Sequence[Start]) -> list[Start]:
+  """Returns the starts that were let into the folder."""
+  return [start for start in starts if start.get('outcome') != 'refused']
+
+
 def find(
   folder: pathlib.Path, starts: Sequence[Start], *, step: int, num_steps: int, scored: bool
 ) -> Status:
@@ -55,6 +60,7 @@ def find(
     watch = lease.WATCH_SECONDS if addresses.find(folder) else lock.WATCH_SECONDS
     late = since_renewed is not None and since_renewed > watch
     return _judge_process(owner, lock.NAME, renewed=not late)
+  starts = leave_refused(starts)
   ended = [start for start in starts if 'outcome' in start]
   if starts and 'outcome' not in starts[-1]:
     return _judge_process(starts[-1], provenance.STARTS, renewed=None)

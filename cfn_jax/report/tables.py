@@ -165,7 +165,7 @@ def compare_fields(recipes: Mapping[str, gather.Recipe]) -> list[Table]:
 
 def describe_recipe(recipe: gather.Recipe) -> list[tuple[str, str]]:
   """Returns the rows of a recipe: (what, value)."""
-  last = recipe.starts[-1] if recipe.starts else {}
+  last = next(reversed(status.leave_refused(recipe.starts)), {})
   versions = last.get('versions')
   if isinstance(versions, Mapping):
     versions = ', '.join(f'{name} {version}' for name, version in versions.items())

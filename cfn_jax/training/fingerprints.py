@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cfn_jax import fields
-from cfn_jax.training.step_folders import CheckpointError
+from cfn_jax.training.store_errors import OtherRunError
 
 
 def say_changes(meta: Mapping[str, Any], config: Mapping[str, Any]) -> str:
@@ -24,14 +24,14 @@ def check_fingerprint(
     init_from: the config has this field, which is then a remedy.
 
   Raises:
-    CheckpointError: with each difference and both values.
+    OtherRunError: with each difference and both values.
   """
   differences = _compare(saved, wanted)
   if differences:
     more = [f'and {len(differences) - 2} more'] if len(differences) > 3 else []
     listed = differences[: 2 if more else 3] + more
     start = f' (with --config.init_from={where} it starts from these weights)' if init_from else ''
-    raise CheckpointError(
+    raise OtherRunError(
       f'{where} was made with other settings; take the old ones, or another --workdir{start}:',
       *(f'  {line}' for line in listed),
     )

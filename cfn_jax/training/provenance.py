@@ -23,7 +23,7 @@ import jax
 
 from cfn_jax import terminal
 from cfn_jax.buckets import addresses
-from cfn_jax.training import stopping
+from cfn_jax.training import lock, stopping, store_errors
 
 STARTS = 'starts.jsonl'
 LIBRARIES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy')
@@ -32,18 +32,18 @@ LIBRARIES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'num
 @functools.cache
 def find_commit() -> str:
   """Returns the commit of this package's clone, marked if files differ from it; '' without one."""
-  here = pathlib.Path(__file__).resolve().parent
+  here = pathlib.Path(__file__).resolve()
   try:
-    done = subprocess.run(
-      ['git', 'describe', '--always', '--dirty', '--abbrev=40', '--exclude=*'],
-      cwd=here,
-      capture_output=True,
-      text=True,
-      timeout=20,
-      check=True,
-    )
+    _run_git(here.parent, 'ls-files', '--error-unmatch', here.name)  # not of a clone around it
+    return _run_git(here.parent, 'describe', '--always', '--dirty', '--abbrev=40', '--exclude=*')
   except (OSError, subprocess.SubprocessError):
     return ''
+
+
+def _run_git(folder: pathlib.Path, *arguments: str) -> str:
+  done = subprocess.run(
+    ['git', *arguments], cwd=folder, capture_output=True, text=True, timeout=20, check=True
+  )
   return done.stdout.strip()
 
 
@@ -72,8 +72,8 @@ def show_summary(rows: list[tuple[str, str]], workdir: pathlib.Path) -> None:
 def recorded(workdir: pathlib.Path) -> Iterator[None]:
   """Adds a line to `starts.jsonl` as a start begins, and one as it ends, on the first host.
 
-  The second line has the outcome: 'finished', 'stopped' or 'failed', with the message. A start that
-  is killed leaves none.
+  The second line has the outcome: 'finished', 'stopped', 'failed', or 'refused' if the workdir is
+  that of another run, with the message. A start that is killed leaves none.
   """
   if jax.process_index():
     yield
@@ -87,7 +87,8 @@ def recorded(workdir: pathlib.Path) -> Iterator[None]:
     outcome = 'finished'
   except BaseException as error:
     stopped = isinstance(error, stopping.Stopped | KeyboardInterrupt)
-    outcome = 'stopped' if stopped else 'failed'
+    refused = isinstance(error, lock.LockedError | store_errors.OtherRunError)
+    outcome = 'stopped' if stopped else 'refused' if refused else 'failed'
     message = terminal.describe(error)[0] if isinstance(error, Exception) else type(error).__name__
     raise
   finally:

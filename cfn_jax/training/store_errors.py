@@ -21,6 +21,10 @@ class CheckpointError(CfnError):
   """A checkpoint that cannot be saved, restored or resumed: the step, the reason, the remedy."""
 
 
+class OtherRunError(CheckpointError):
+  """A workdir that holds another run: nothing in it was changed."""
+
+
 class DamagedError(CheckpointError):
   """A step that differs from what was saved."""
 
