@@ -116,6 +116,16 @@ def test_a_place_that_is_taken_is_refused(there, says, bucket):
   assert says in refusal('gs://bucket/runs/a')
 
 
+def test_a_run_of_more_objects_than_are_looked_at_is_known(bucket, monkeypatch):
+  """An evaluation of segmentation has thousands of pictures, whose names come first."""
+  monkeypatch.setattr(probe, 'LOOKED_AT', 2)
+  for name in ('a.png', 'b.png', 'c.png'):
+    bucket.write(f'runs/a/{name}')
+  assert 'holds other objects, such as a.png' in refusal('gs://bucket/runs/a')
+  bucket.write('runs/a/results.json')
+  mirror.resolve('gs://bucket/runs/a', '--workdir')
+
+
 def test_credentials_that_see_the_address_alone_are_enough(proxy, bucket):
   def deny(method, path):
     asked = bucket_cases.unquote(path).partition('prefix=')[2]

@@ -75,7 +75,7 @@ class Objects:
 
   def find(self, prefix: str, *, limit: int | None = None) -> list[Found]:
     """Returns the objects whose names begin so, in the order of their names; at most `limit`."""
-    return self._try(prefix, lambda: self._store.find(prefix, limit))
+    return self._try(prefix, lambda: self._store.find(prefix, limit))[:limit]
 
   def read(self, name: str) -> tuple[bytes, str]:
     """Returns what an object holds, and its version."""

@@ -24,6 +24,8 @@ def check(address: addresses.Address, name: str, *, shared: bool = False) -> Non
   with _told(address, told):
     store = objects.Objects(address, patience=0.0)
     found = store.find(f'{address.path}/', limit=LOOKED_AT)
+    if len(found) == LOOKED_AT:  # what says whose these are may come after them
+      found += [each for name in folders.OWN for each in store.find((address / name).path, limit=1)]
     _check_place(address, told, found, _look(store, address.path), shared=shared)
     if not shared:
       _check_parents(store, address, told)
