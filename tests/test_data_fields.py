@@ -48,6 +48,13 @@ def test_a_field_is_read_or_refused_with_its_value_and_the_remedy(source, field,
   assert not sources.find_idle(source, {**fields, field: nothing})
 
 
+def test_a_folder_for_copies_is_refused_where_nothing_is_copied(tmp_path):
+  fields = {'source': 'records', 'root': str(tmp_path), 'cache_dir': 'copies'}
+  with pytest.raises(SourceError, match=r"not read .*'records' and folders of this disk"):
+    sources.open_config(fields)
+  assert not sources.find_idle('records', fields | {'val_root': 'gs://bucket/val'})
+
+
 def test_no_split_of_imagenet_stands_beside_records_that_do_not_read_it(tmp_path):
   config = command.load_config(f'{CONFIGS}/cfn.py')
   config.data.source, config.data.root = 'records', str(tmp_path)

@@ -155,6 +155,7 @@ def test_scale_and_initial_weights_go_together():
     ('seed', -1, 'seed = -1: at least 0'),
     ('batch_size', 0, 'batch_size = 0: at least 1'),
     ('learning_rate', 0.0, 'learning_rate = 0.0: at least 1e-12'),
+    ('clip_gradients', -1.0, 'clip_gradients = -1.0: at least 0'),
     ('compute_dtype', 'int8', "compute_dtype = 'int8': one of float32, bfloat16"),
     ('model.name', 'vgg', "model.name = 'vgg' is unknown: one of cfn, stacked"),
     ('model.init', 'xavier', "model.init = 'xavier' is unknown"),
@@ -403,3 +404,9 @@ def test_training_report_divides_by_the_puzzles_seen():
     {'loss': 30.0, 'correct': 4.0, 'count': 16.0, 'learning_rate': 0.01}
   )
   assert report == {'train_loss': 1.875, 'train_accuracy': 0.25, 'learning_rate': 0.01}
+
+
+def test_a_validation_without_one_good_image_is_an_error():
+  sums = dict.fromkeys((f'val_{each}' for each in ('images', 'shares', 'squares', 'count')), 0.0)
+  with pytest.raises(ValueError, match=r'no validation image can be read, see bad_images\.tsv'):
+    task._report_validation('val', sums)

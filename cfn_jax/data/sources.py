@@ -47,7 +47,9 @@ def find_idle(source: str, fields: Mapping[str, Any]) -> list[str]:
   >>> find_idle('folder', {'root': 'photos', 'split': 'train'})
   ['split']
   """
-  read = _OPENERS.get(source, ('', ()))[1]
+  read = {*_OPENERS.get(source, ('', ()))[1]}
+  if not any(places.is_address(fields.get(root) or '') for root in ('root', 'val_root')):
+    read -= {'cache_dir'}  # nothing is copied
   return [field for field in _TEXTS if field not in read and fields.get(field)]
 
 
@@ -67,7 +69,8 @@ def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
       ' and name the validation images as data.val_root (without it, data.val_fraction of the '
       'training images is held out)'
     )
-  raise SourceError(f'{told}: not read with data.source = {source!r}; {remedy}')
+  of_disk = ' and folders of this disk' if 'cache_dir' in _OPENERS[source][1] else ''
+  raise SourceError(f'{told}: not read with data.source = {source!r}{of_disk}; {remedy}')
 
 
 def _copy(source: str, field: str, address: str, cache_dir: str) -> str:

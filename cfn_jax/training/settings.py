@@ -29,6 +29,7 @@ LIMITS = {
   'weight_decay': (0, 1),
   'bias_rate': (0, 1e6),
   'bias_decay': (0, 1e6),
+  'clip_gradients': (0, 1e30),
 }
 
 
