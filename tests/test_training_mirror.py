@@ -44,6 +44,26 @@ def test_a_run_in_a_bucket_is_that_on_a_disk_and_resumes_on_another_host(bucket,
   assert not (tmp_path / 'other' / 'cfn_jax' / 'buckets' / 'run' / 'gs' / 'bucket' / NAME).exists()
 
 
+def test_features_outlive_a_failure_on_their_host_and_nothing_else_does(bucket):
+  def make(workdir):
+    for folder in ('features/a', 'run/features', 'run/other'):
+      (workdir / folder).mkdir(parents=True)
+      (workdir / folder / 'x.npy').write_bytes(b'x')
+
+  def list_held(workdir):
+    return {path.parent.relative_to(workdir).as_posix() for path in workdir.rglob('x.npy')}
+
+  with pytest.raises(ZeroDivisionError), opened() as workdir:
+    make(workdir)
+    raise ZeroDivisionError
+  assert list_held(workdir) == {'features/a', 'run/features'}
+  with opened() as workdir:
+    assert list_held(workdir) == {'features/a', 'run/features', 'run/other'}  # the last is fetched
+  assert not workdir.exists()
+  with opened() as workdir:
+    assert list_held(workdir) == {'run/other'}
+
+
 def test_steps_are_kept_in_the_bucket_as_on_a_disk(bucket, tmp_path):
   save(3, 6, 9, 12, keep_latest=1, keep_best=1)
   plain = steps.save_all(tmp_path / 'plain', [3, 6, 9, 12], keep_latest=1, keep_best=1)

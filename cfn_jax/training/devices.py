@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.extend.backend
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from cfn_jax import terminal
@@ -18,6 +19,13 @@ from cfn_jax.errors import CfnError
 PRECISIONS = ('default', 'tensorfloat32', 'float32')  # default: the backend's own choice
 EXTRAS = {'cuda': 'cuda12', 'gpu': 'cuda12', 'tpu': 'tpu'}  # of the package, by platform
 AHEAD = 2  # batches in transfer to the devices while a step runs
+
+
+def find_least(number: int) -> int:
+  """Returns the least of the hosts' numbers; all hosts call it together."""
+  if jax.process_count() == 1:
+    return number
+  return int(np.min(multihost_utils.process_allgather(np.array(number))))
 
 
 class BatchError(CfnError):

@@ -22,8 +22,9 @@ from cfn_jax.training import stopping
 OWNER = 'run'
 TOKEN = '.lease'  # in the local folder: the holder of the lock that wrote it last
 UNSENT = '.unsent'  # in it while something may not be in the bucket
+FEATURES = 'features'
 # Names that are sent nowhere: a cache that is made again, and what counts on this host alone.
-KEPT_HERE = ('features', 'run.lock')
+KEPT_HERE = (FEATURES, 'run.lock')
 Stamp = tuple[int, int]  # the size of a file, and when it was written
 _open: list['Mirror'] = []
 
@@ -61,7 +62,7 @@ class Mirror:
         self.folder.rename(left)
         terminal.say(f'{self.address}: another has written there since; not sent, and kept: {left}')
       elif not kept:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _clear(self.folder)
       self.folder.mkdir(parents=True, exist_ok=True)
       token.write_text(self._lock.token)
       self.fetch(files=not kept)
@@ -71,7 +72,7 @@ class Mirror:
     if jax.process_count() > 1:
       multihost_utils.sync_global_devices('the first host has read the bucket')
     if not self._lock:
-      shutil.rmtree(self.folder, ignore_errors=True)
+      _clear(self.folder)
       self.folder.mkdir(parents=True, exist_ok=True)
       self.fetch()
 
@@ -115,12 +116,16 @@ class Mirror:
     """Sends what is left, and removes the local folder, of which nothing is lost then.
 
     Args:
-      fails: the command ends with an error, which is what it says last.
+      fails: the command ends with an error, which is what it says last; features are kept for the
+        next start on this host.
     """
     told = not self._store.patience
     try:
       self.push()
-      shutil.rmtree(self.folder, ignore_errors=True)
+      if fails:
+        _clear(self.folder)
+      else:
+        shutil.rmtree(self.folder, ignore_errors=True)
     except objects.BucketError as error:
       if not fails:
         raise
@@ -220,6 +225,17 @@ class Mirror:
     for each in found[:1]:
       self._store.delete(each.name)
     folders.transfer(lambda each: self._store.delete(each.name), found[1:])
+
+
+def _clear(folder: pathlib.Path) -> None:
+  """Deletes what lies in a folder, but for features: those are sent nowhere, and know what of."""
+  for path in folder.iterdir() if folder.is_dir() else ():
+    if not path.is_dir():
+      path.unlink()
+    elif path.name != FEATURES:
+      _clear(path)
+      with contextlib.suppress(OSError):  # it holds features
+        path.rmdir()
 
 
 def _is_sent(step: pathlib.Path) -> bool:

@@ -18,7 +18,7 @@ from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity, trunks
 from cfn_jax.evaluation.frozen import feature_cache, pooling
 from cfn_jax.models import figures
-from cfn_jax.training import devices, stopping
+from cfn_jax.training import devices, mirror, stopping
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import geometry, networks, surgery
 from cfn_jax.transfer import weights as weights_lib
@@ -224,8 +224,8 @@ def extract(
   def run(params: Any, batch: tasks.Batch) -> tuple[dict[str, jax.Array], jax.Array]:
     return measure(params, batch), batch['mask']
 
-  whole = feature_cache.count_parts(cache)
-  stopping.any_host(False)  # no host writes before all have counted
+  # All hosts count before one writes; each of a bucket's has parts of its own.
+  whole = devices.find_least(feature_cache.count_parts(cache))
   if whole < cache.parts():
     # Replicated: the first host reads the rows of all hosts.
     compiled = jax.jit(run, out_shardings=NamedSharding(mesh, PartitionSpec()))
@@ -233,7 +233,7 @@ def extract(
     with contextlib.closing(batches(whole * cache.part_images)) as made:
       rows = (compiled(placed, batch) for batch in devices.put_ahead(made, mesh))
       _write_parts(rows, cache, whole, dtype)
-  stopping.any_host(False)  # the files of the first host exist
+  stopping.any_host(False)  # the files exist
   return feature_cache.Features(cache)
 
 
@@ -259,7 +259,7 @@ def _write_parts(
         held.append({name: array[taken][mask[taken] > 0] for name, array in rows.items()})
         image, begin = image + taken.stop - taken.start, taken.stop
         if image == end:
-          if not jax.process_index():
+          if not jax.process_index() or mirror.find(cache.folder):
             feature_cache.write_part(cache, part, _join(held, dtype))
           part, held = part + 1, []
 
