@@ -1,12 +1,15 @@
 """Figures of merit: scikit-learn's values, hand-worked cases, what is refused."""
 
 import math
+import types
 
 import numpy as np
 import pytest
 import sklearn.metrics
 
-from cfn_jax.evaluation import scores
+from cfn_jax.data import record
+from cfn_jax.errors import CfnError
+from cfn_jax.evaluation import answers, labelled, runs, scores
 
 IGNORED = scores.IGNORED
 
@@ -125,6 +128,41 @@ def test_each_class_is_scored_on_its_own_examples():
 def test_what_cannot_be_scored_is_refused(call, message):
   with pytest.raises(ValueError, match=message):
     call()
+
+
+def test_images_without_a_class_are_refused_where_labels_are_read_one_by_one():
+  """TFDS gives -1 to test images whose labels are kept back."""
+
+  class Source(list):
+    description = 'TFDS x:test'
+
+    def labels(self):
+      return None
+
+  def count(label):
+    reader = types.SimpleNamespace(source=Source([record.Record(b'', 'a', label)]))
+    return labelled.count_classes(labelled.Split(reader, np.empty((0, 0), np.uint8)), 2)
+
+  assert count(0) is None
+  with pytest.raises(CfnError, match='TFDS x:test: its images have no class'):
+    count(-1)
+  with pytest.raises(CfnError, match='1 of 3 test images have no class'):
+    answers.judge_ranks(np.zeros(3), np.array([0, -1, 1]), ('a', 'b'))
+
+
+def test_a_step_that_was_trained_past_and_not_kept_is_named(tmp_path):
+  for part in ('state', 'meta'):
+    (tmp_path / 'checkpoints' / '1000' / part).mkdir(parents=True)
+  told = r'num_steps = 500: .* was trained to step 1000 and kept no step 500; take num_steps = 1000'
+  with pytest.raises(CfnError, match=told):
+    runs.read_trained(tmp_path, 500)
+
+
+def test_a_figure_without_a_value_has_no_difference():
+  none = {'map': None, 'map_draws': [None, None]}
+  some = {'map': 0.5, 'map_draws': [0.4, 0.6]}
+  assert scores.tell_difference({'a': some, 'b': none}, ('map',)) == ''
+  assert 'points' in scores.tell_difference({'a': some, 'b': some}, ('map',))
 
 
 def test_the_interval_of_a_mean_is_that_of_scikit_learns_figures_over_the_same_draws():

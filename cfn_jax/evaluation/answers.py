@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import scores
 from cfn_jax.training import metrics
 
@@ -64,6 +65,8 @@ def judge_scores(
 
 def judge_ranks(ranks: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
   """Scores images of one class by the ranks `[n]` of their labels: top-1, top-5, and each class."""
+  if np.any(labels < 0):
+    raise CfnError(f'{np.sum(labels < 0):,} of {len(labels):,} test images have no class')
   per_class = scores.score_ranks(ranks, labels, names)
   right = float(np.sum(ranks < 1))
   low, high = metrics.confidence_interval(len(ranks), right, right)

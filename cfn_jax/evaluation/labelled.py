@@ -18,6 +18,7 @@ from cfn_jax.models import alexnet
 LIMITS = {
   **feed.LIMITS,
   **alexnet.LIMITS,
+  'model.fc6_features': (1, 2**20),
   **views.LIMITS,
   'test.draws': (1, 1000),
 }
@@ -148,6 +149,8 @@ def count_classes(split: Split, classes: int) -> np.ndarray | None:
     return np.sum(split.labels == 1, axis=0)
   labels = split.reader.source.labels()
   if labels is None:
+    if len(split.reader.source) and split.reader.source[0].label < 0:
+      raise sources.SourceError(f'{split.reader.source.description}: its images have no class')
     return None
   if np.any(labels < 0):
     raise sources.SourceError(

@@ -92,7 +92,7 @@ def make_classifier(
   if model.name not in PAPER:
     raise CfnError(f"model.name = '{model.name}' is unknown: one of {', '.join(PAPER)}")
   grid = model.grid if model.name == 'cfn' else 0
-  if grid and (grid < 1 or view.view_px % grid):
+  if model.name == 'cfn' and (grid < 1 or view.view_px % grid):
     raise CfnError(f'views.view_px = {view.view_px} is no grid of model.grid = {grid} tiles')
   figures.check_input_size(view.view_px // max(1, grid), model.stride)
   make = cfn.Cfn if grid else alexnet.AlexNet

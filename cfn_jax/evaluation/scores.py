@@ -190,11 +190,12 @@ def tell_difference(figures: Mapping[str, Mapping[str, Any]], names: Sequence[st
 
   Args:
     figures: those of each run; '' unless they are two with draws of the test.
-    names: names of the figure.
+    names: names of the figure, which may have no value.
   """
   runs = list(figures)
   for name in names:
-    if len(runs) == 2 and all(figures[run].get(f'{name}_draws') for run in runs):
+    drawn = [figures[run].get(f'{name}_draws') for run in runs]
+    if len(runs) == 2 and all(drawn) and all(figures[run][name] is not None for run in runs):
       points = [100 * each for each in compare(figures[runs[0]], figures[runs[1]], name)]
       return (
         f'{runs[0]} less {runs[1]}: {points[0]:+.1f} points, 95 % interval {points[1]:+.1f} to '

@@ -25,6 +25,7 @@ CHART = 'iou.png'
 LIMITS = {
   **feed.LIMITS,
   **alexnet.LIMITS,
+  'model.fc6_features': (1, 2**20),
   'locked_convolutions': (0, 5),
   'images.canvases': (1, 6),
   'test.watched_images': (1, 2**62),

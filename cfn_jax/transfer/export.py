@@ -153,6 +153,11 @@ def _write(weights: weights_lib.Weights, folder: pathlib.Path, to: str, *, names
   pytorch.save_state_dict(named, folder / 'model.pth')
   if names:
     return ['model.pth']
+  if network != 'cfn' and weights.tiles() > 1:
+    raise WeightsError(
+      'fc7 sees nine tiles, and without fc8 there is no PyTorch module of them: --to=npz and '
+      '--to=safetensors keep them as they are'
+    )
   module = f'{network}.py'
   (folder / module).write_text(pytorch.module_source(weights), encoding='utf8')
   return ['model.pth', module]

@@ -69,7 +69,9 @@ def run(
         for k, name in enumerate(names)
       }
       layers[layer] = summarize({name: future.result() for name, future in work.items()})
-    runs.say(f'{folder.name}: SVMs on {layer}: mAP {layers[layer]["map"]:.2%}')
+    mean = layers[layer]['map']
+    shown = 'of no class' if mean is None else f'{mean:.2%}'
+    runs.say(f'{folder.name}: SVMs on {layer}: mAP {shown}')
   return {'layers': layers, 'val_count': len(extracted.testing)}
 
 
