@@ -162,15 +162,19 @@ RULES = (
   Rule(
     ('model.init',),
     lambda c: (
-      c['task'] in ('knn', 'linear_probe', 'retrieval', 'voc_classification')
+      (c['task'] in ('knn', 'linear_probe', 'retrieval') or c['task'].startswith('voc_'))
       and not c['baseline']
       and c['weights'] != 'random'
     ),
     'nothing is drawn with baseline = False',
   ),
-  Rule(('test.average', 'test.mirror'), _is('test.draws', 1), 'test.draws = 1'),
   Rule(
-    ('model.fc6_features', 'model.fc7_features', 'model.fc_init', 'model.dropout'),
+    ('model.init', 'model.fc_init'), _is('magic_init', 'fresh', 'calibrated'), 'magic_init draws'
+  ),
+  Rule(('test.average',), _is('test.draws', 1), 'test.draws = 1'),
+  Rule(('test.mirror',), _is_for('recognition', _is('test.draws', 1)), 'test.draws = 1'),
+  Rule(
+    ('model.fc6_features', 'model.fc7_features', 'model.dropout'),
     _is('trained', 'pool5'),
     "trained = 'pool5' has no fc6 and fc7",
   ),

@@ -13,6 +13,7 @@ puzzles of a config simple cues solve, with its measures and without; `filters`:
 evaluations, while they train too. See docs/pictures.md and docs/report.md.
 """
 
+import argparse
 import contextlib
 import functools
 import pathlib
@@ -155,12 +156,21 @@ def draw_filters(argv: list[str]) -> None:
   out = _check_out(given.out)
   shown = []
   for path in places.split(given.weights, '--weights'):
-    weights = files.load_weights(path, step=given.step, collection=given.collection)
+    weights = _load_weights(path, given)
     seen = weights.input.see(weights.params['conv1']['kernel'])
     shown.append(filters.Filters(path, seen, weights.groups[1]))
   with _writing(out):
     filters.draw_filters(out, shown)
   terminal.answer(*(f'{one.name}: {one.describe()}' for one in shown), str(out))
+
+
+def _load_weights(path: str, given: argparse.Namespace) -> weights_lib.Weights:
+  """Reads the weights that the flags choose; refuses a choice among those of a single file."""
+  file = files.find_file(reading.local(path))
+  for flag, value in (('step', given.step), ('collection', given.collection)):
+    if value not in ('latest', 'params') and file.is_file():
+      raise CfnError(f'--{flag}={value}: {file} is one file of weights, without steps or averages')
+  return files.load_weights(path, step=given.step, collection=given.collection)
 
 
 def draw_units(argv: list[str]) -> None:
@@ -179,7 +189,7 @@ def draw_units(argv: list[str]) -> None:
   command_lines.check_numbers(given, limits | {'seed': (0, 2**63 - 1), 'batch': (1, 2**20)})
   out = _check_out(given.out)
   devices.check_platform()
-  weights = files.load_weights(given.weights, step=given.step, collection=given.collection)
+  weights = _load_weights(given.weights, given)
   with weights_lib.named_errors(given.weights):
     cut = units.make_cut(weights, given.tiles, tile_px=given.tile_px, resize_px=given.short_side)
     chosen = units.read_choice(given.units, weights)

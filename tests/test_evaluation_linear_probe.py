@@ -232,6 +232,10 @@ def test_svms_of_all_layers_go_on_where_they_were(tmp_path, monkeypatch):
   assert found['layers']['fc6']['per_class']['a'] == pytest.approx(expected, abs=1e-6)
   monkeypatch.setattr(svm, 'make_svm', None)  # nothing is trained again
   assert svm.run(config, extracted, ('a', 'b', 'c'), tmp_path / 'run') == found
+  nothing = {'average_precision': None, 'eleven_point': None, 'cost': 1.0}
+  monkeypatch.setattr(svm.runs, 'remember', lambda *_: nothing)  # a test without positives
+  none = svm.run(config, extracted, ('a', 'b', 'c'), tmp_path / 'run')
+  assert none['layers']['fc6']['map'] is None
 
 
 # Whole.
@@ -255,11 +259,12 @@ def test_a_probe_of_folders_gives_its_figures_again_without_training(
   assert written['runs'] == found
   assert [origin['init'] for origin in written['weights'].values()] == ['he']
 
-  def refuse(*_):
-    raise AssertionError('trained again')
-
-  monkeypatch.setattr(loop, 'fit', refuse)
-  assert linear_probe.open_task(config)(tmp_path) == found
+  fit, trained = loop.fit, []
+  monkeypatch.setattr(loop, 'fit', lambda *given: trained.append(fit(*given)))
+  assert linear_probe.open_task(config)(tmp_path) == found and not trained
+  config.data.val_max_images, config.features.part_images = 6, 7  # another score, the same training
+  assert linear_probe.open_task(config)(tmp_path)['random']['val_count'] == 6
+  assert trained == [{}]
 
 
 @pytest.mark.slow

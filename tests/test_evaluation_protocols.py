@@ -114,7 +114,13 @@ def test_fc6_and_fc7_of_an_alexnet_are_taken_where_they_fit(voc, pretrained, tmp
     np.testing.assert_array_equal(params[name]['kernel'], whole.params[name]['kernel'])
   assert params['fc8']['kernel'].shape == (12, 3)  # of this data set, not the file's
   config.views.view_px = 99
-  with pytest.raises(weights_lib.WeightsError, match="'fc8' locks fc6 and fc7"):
+  with pytest.raises(weights_lib.WeightsError, match=r'fc7, but .* holds none for views of 99 px'):
+    voc_classification.make_plan(config)
+  config.views.view_px, config.model.load_fc = 67, False
+  with pytest.raises(weights_lib.WeightsError, match=r'fc7, but model\.load_fc = False draws them'):
+    voc_classification.make_plan(config)
+  config.trained = 'pool5'
+  with pytest.raises(ValueError, match=r'model\.load_fc = False has no effect'):
     voc_classification.make_plan(config)
 
 
@@ -411,6 +417,8 @@ def test_two_processes_find_what_one_finds(folders, tmp_path):
     ),
     ('voc07_classification', {'data.val_split': 'test'}, 'there is no list'),
     ('recognition', {'views.view_px': 100, 'model.grid': 3}, 'no grid of model.grid = 3'),
+    ('recognition', {'model.grid': 0}, 'no grid of model.grid = 0'),
+    ('recognition', {'model.fc6_features': 0}, 'model.fc6_features = 0: at least 1'),
     ('recognition', {'model.name': 'vgg'}, "model.name = 'vgg'"),
     ('recognition', {'input.normalization': 'none'}, "input.normalization = 'none'"),
   ],

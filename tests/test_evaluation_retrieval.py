@@ -12,7 +12,7 @@ import voc_cases
 from PIL import Image
 
 from cfn_jax import idle, places
-from cfn_jax.data import streams
+from cfn_jax.data import prepare, streams
 from cfn_jax.evaluation import retrieval, trunks
 from cfn_jax.evaluation.frozen import crops, feature_cache, similarity
 from cfn_jax.pictures import retrievals
@@ -136,12 +136,22 @@ def test_other_boxes_lists_or_areas_are_other_features(objects, tmp_path, monkey
   assert identify(make_config(objects / 'voc'), tmp_path, monkeypatch) == base
 
 
+def test_the_same_images_in_other_sources_are_refused_too(tmp_path):
+  images = labelled_cases.make_class_folders(tmp_path / 'images')
+  records = str(tmp_path / 'records')
+  prepare.prepare(source=str(images / 'train'), out=records, num_shards=2, num_workers=1)
+  fields = {'data.source': 'records', 'data.split': '', 'data.val_split': '', 'layers': ('pool5',)}
+  config = make_config(images, **fields, **{'data.root': records, 'data.val_root': records})
+  with pytest.raises(ValueError, match=r'24 images, such as .*: in the gallery'):
+    retrieval.open_task(config)
+
+
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
     ({'objects.min_area_px': 5000}, r'none of the 16 objects has 5,000 px .* largest has 1,600'),
     ({'retrieval.block_rows': 0}, 'retrieval.block_rows = 0'),
-    ({'data.val_split': 'train'}, '8 images are in the gallery and among the queries'),
+    ({'data.val_split': 'train'}, '8 images, such as .*: in the gallery and among the queries'),
     ({'retrieval.sheet_queries': -1}, 'retrieval.sheet_queries = -1'),
     ({'layers': ('pool6',)}, 'different ones of conv1'),
     ({'layers': ('pool5', 'fc6')}, 'there is no fc6'),

@@ -35,7 +35,10 @@ CASES = [
   ('frozen_layers', {'weights': 'w.npz'}, 'weights_step', 'several steps'),
   ('frozen_layers', {'weights': 'w.npz'}, 'weights_collection', 'no checkpoint'),
   ('linear_probe', {'weights': 'w.npz', 'baseline': False}, 'model.init', 'baseline'),
+  ('voc07_detection', {'weights': 'w.npz', 'baseline': False}, 'model.init', 'baseline'),
+  ('voc07_classification', {'magic_init': 'fresh'}, 'model.fc_init', 'magic_init draws'),
   ('recognition', {}, 'test.average', 'draws'),
+  ('recognition', {}, 'test.mirror', 'draws'),
   ('voc07_classification', {'trained': 'pool5'}, 'model.dropout', 'pool5'),
   ('alexnet_to_jigsaw', {'baseline': False}, 'puzzle.tile_scale', 'reference'),
   ('solve', {}, 'data.val_fraction', 'source'),
@@ -89,11 +92,16 @@ def test_fields_that_act_or_are_switched_off_pass():
     ('cfn', 'decay_steps'),
     ('cfn:tiny', 'data.crops_per_photograph'),
     ('frozen_layers', 'model.init'),
+    ('frozen_layers', 'test.mirror'),  # of the one random crop
+    ('voc07_classification', 'model.fc_init'),
     ('linear_probe', 'probe.init_std'),
     ('linear_probe:voc07', 'svm.folds'),
     ('cfn:release', 'puzzle.global_std'),
   ):
     idle.check(load(name), [field])
+  config = load('voc07_classification')
+  config.trained = 'pool5'
+  idle.check(config, ['model.fc_init'])  # of fc8
   config = load('frozen_layers')
   config.weights, config.baseline = 'random', False
   idle.check(config, ['weights', 'baseline'])

@@ -56,18 +56,20 @@ def test_the_command_draws_networks_one_below_the_other(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-  ('weights', 'out', 'told'),
+  ('weights', 'arguments', 'told'),
   [
-    ('none.npz', 'f.png', 'none.npz: there is no such file or folder'),
-    ('later.npz', 'f.png', 'later.npz: conv1 missing, below conv2'),
-    ('later.npz', 'f.gif', '--out=f.gif: the name must end in'),
+    ('none.npz', [], 'none.npz: there is no such file or folder'),
+    ('later.npz', [], 'later.npz: conv1 missing, below conv2'),
+    ('later.npz', ['--out=f.gif'], '--out=f.gif: the name must end in'),
+    ('later.npz', ['--step=best'], '--step=best: later.npz is one file of weights, without steps'),
+    ('later.npz', ['--collection=ema'], '--collection=ema: later.npz is one file of weights'),
   ],
 )
-def test_bad_input_is_told_in_a_line(weights, out, told, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_told_in_a_line(weights, arguments, told, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   whole = transfer_cases.draw(kind='cfn')
   files.save_weights(whole.replace(params={'conv2': whole.params['conv2']}), tmp_path / 'later.npz')
   with pytest.raises(SystemExit):
-    visualize.main(['filters', f'--weights={weights}', f'--out={out}'])
+    visualize.main(['filters', f'--weights={weights}', *arguments])
   said = capsys.readouterr().err
   assert told in said and len(said.splitlines()) == 1

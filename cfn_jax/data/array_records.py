@@ -95,6 +95,11 @@ class RecordsSource(Source):
       ) from None
     return Record(data, name, int(self._labels[place]))
 
+  @property
+  def names(self) -> list[str]:
+    """Returns the name of each image."""
+    return [self._names[place] for place in self._positions]
+
   def labels(self) -> np.ndarray:
     """Returns the class of each image: int32 `[n]`, -1 without one."""
     return self._labels[self._positions]

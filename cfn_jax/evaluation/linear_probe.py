@@ -67,4 +67,5 @@ def _judge(
   final = linear_task.make_evaluation(
     extracted.testing, names, multilabel=config.multilabel, config=config, report=probing.detail
   )
-  return runs.execute_run(runs.Run(name, task, {'': final}), config, folder)
+  settings = {'test features': extracted.testing.cache.content()}
+  return runs.execute_run(runs.Run(name, task, {'': final}, settings=settings), config, folder)

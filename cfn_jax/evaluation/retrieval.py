@@ -114,8 +114,8 @@ def run_one(
   gallery = extract(data.gallery, limit=0)
   queries = extract(data.queries, limit=config.data.val_max_images)
   content = {
-    'gallery features': dict(gallery.cache.identity),
-    'query features': dict(queries.cache.identity),
+    'gallery features': gallery.cache.content(),
+    'query features': queries.cache.content(),
   }
   compute = functools.partial(judge, config, data, gallery, queries)
   return runs.remember(name, identity.describe(config) | content, workdir / name, compute)

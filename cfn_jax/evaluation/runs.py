@@ -18,9 +18,19 @@ from jax.sharding import Mesh
 
 from cfn_jax import places, terminal
 from cfn_jax.buckets import addresses
+from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity
 from cfn_jax.pictures import class_scores
-from cfn_jax.training import devices, loop, mirror, provenance, scoring, settings, stopping
+from cfn_jax.training import (
+  devices,
+  loop,
+  mirror,
+  provenance,
+  scoring,
+  settings,
+  step_folders,
+  stopping,
+)
 from cfn_jax.training import task as tasks
 from cfn_jax.transfer import checkpoints
 from cfn_jax.transfer import weights as weights_lib
@@ -133,7 +143,7 @@ def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Pat
 
   def compute() -> Figures:
     loop.run(run.task, config, folder)
-    params = checkpoints.read_params(folder, step=str(config.num_steps))
+    params = read_trained(folder, config.num_steps)
     mesh = devices.make_mesh(config.num_devices)
     placed = devices.replicate(params, mesh)
     passes = dict(run.passes)
@@ -144,6 +154,21 @@ def execute_run(run: Run, config: ml_collections.ConfigDict, folder: pathlib.Pat
 
   settings = {**run.task.fingerprint, **identity.describe(config), **run.settings}
   return remember(run.name, settings, folder, compute)
+
+
+def read_trained(folder: pathlib.Path, num_steps: int) -> weights_lib.Params:
+  """Reads the parameters of a run's last step.
+
+  Raises:
+    CfnError: the run was trained longer before, and did not keep that step.
+  """
+  steps = step_folders.find_steps(folder / 'checkpoints')
+  if num_steps not in steps and max(steps, default=0) > num_steps:
+    raise CfnError(
+      f'num_steps = {num_steps}: {addresses.show(folder)} was trained to step {steps[-1]} and kept '
+      f'no step {num_steps}; take num_steps = {steps[-1]}, or another --workdir'
+    )
+  return checkpoints.read_params(folder, step=str(num_steps))
 
 
 def score(

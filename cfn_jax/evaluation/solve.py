@@ -31,7 +31,7 @@ from cfn_jax.jigsaw.permutation_sets import symmetries
 from cfn_jax.models import cfn
 from cfn_jax.training import devices, loop, settings
 from cfn_jax.training import task as tasks
-from cfn_jax.transfer import checkpoints, networks
+from cfn_jax.transfer import networks
 from cfn_jax.transfer import weights as weights_lib
 
 
@@ -98,7 +98,7 @@ def run(
     if not jax.process_index():
       (folder / 'positions').mkdir(parents=True, exist_ok=True)
     loop.run(task, config, folder / 'positions')
-    probe = checkpoints.read_params(folder / 'positions', step=str(config.num_steps))
+    probe = runs.read_trained(folder / 'positions', config.num_steps)
     placed = devices.replicate({'network': weights.params, 'probe': probe}, mesh)
     passes = {'': make_evaluation(config, trained, weights, trained.permutations, members)}
     if len(trained.outside) > 1:
@@ -110,6 +110,7 @@ def run(
 
   settings = {
     **task.fingerprint,
+    'test features': extracted.testing.cache.content(),
     **identity.describe(config),
     'weights': identity.describe_weights(weights),
     'permutation set': permutation_sets.fingerprint(trained.permutations),

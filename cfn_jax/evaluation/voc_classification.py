@@ -111,12 +111,18 @@ def make_classifier(
   network: Any
   placed, network = trunks.make_network(config, trunk, len(data.class_names))
   side = figures.map_sides(px, stride=model.stride, padding=placed.padding)['pool5']
+  if config.trained == 'pool5' and not model.load_fc:
+    raise CfnError("model.load_fc = False has no effect: trained = 'pool5' has no fc6 and fc7")
   connected, widths = trunks.connect(config, trunk, side)
   params = placed.params | connected
   if config.trained == 'fc8' and not drawn and 'fc7' not in params:
+    why = (
+      f'{trunk.name} holds none for views of {px} px at stride {model.stride}'
+      if model.load_fc
+      else 'model.load_fc = False draws them'
+    )
     raise weights_lib.WeightsError(
-      f"trained = 'fc8' locks fc6 and fc7, but {trunk.name} holds none for views of {px} px at "
-      f"stride {model.stride}: take 'fc6-8' or 'all'"
+      f"trained = 'fc8' locks fc6 and fc7, but {why}: take 'fc6-8' or 'all'"
     )
   if config.trained == 'pool5':
     network = classifier.Pool5Linear(len(data.class_names), network.trunk)

@@ -96,14 +96,14 @@ def _open_objects(config: ml_collections.ConfigDict, view_px: int) -> Opened:
 def _check_apart(opened: Opened) -> None:
   """Refuses images on both sides: the nearest answer to a query would be itself."""
   gallery, queries = (side.split.reader.source for side in (opened.gallery, opened.queries))
-  if not gallery.root or gallery.root != queries.root or not hasattr(gallery, 'names'):
-    return
-  shared = sorted({*gallery.names} & {*getattr(queries, 'names', ())})
-  if shared:
+  shared: list[str] = []
+  if gallery.root and gallery.root == queries.root:
+    shared = sorted({*getattr(gallery, 'names', ())} & {*getattr(queries, 'names', ())})
+  if shared or gallery.fingerprint == queries.fingerprint:
+    which = f'{len(shared):,} images, such as {shared[0]}' if shared else gallery.description
     raise CfnError(
-      f'{len(shared):,} images are in the gallery and among the queries, such as {shared[0]}: a '
-      'query would find itself; name others in data.split and data.val_split, or data.root and '
-      'data.val_root'
+      f'{which}: in the gallery and among the queries, and a query would find itself; name others '
+      'in data.split and data.val_split, or data.root and data.val_root'
     )
 
 

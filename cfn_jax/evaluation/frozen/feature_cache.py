@@ -41,6 +41,10 @@ class Cache:
   images: int
   part_images: int
 
+  def content(self) -> dict[str, Any]:
+    """Returns the identity without the size of a part, which changes no feature."""
+    return {name: value for name, value in self.identity.items() if name != 'part_images'}
+
   def parts(self) -> int:
     """Returns the number of parts of a complete cache."""
     return -(-self.images // self.part_images)

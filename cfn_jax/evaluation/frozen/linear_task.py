@@ -69,7 +69,7 @@ def make_task(
     examples={'images': config.batch_size},
     fingerprint={
       **identity.describe_training(config),
-      **extracted.identity(),
+      'training features': training.cache.content(),
       'classes': classes,
     },
     summary=summary,

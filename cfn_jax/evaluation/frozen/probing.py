@@ -33,8 +33,8 @@ class Extracted:
   def identity(self) -> dict[str, Any]:
     """Returns their identity, as plain values."""
     return {
-      'training features': dict(self.training.cache.identity),
-      'test features': dict(self.testing.cache.identity),
+      'training features': self.training.cache.content(),
+      'test features': self.testing.cache.content(),
     }
 
 
