@@ -9,7 +9,7 @@ data/sources.py refuses fields that a source of images does not read.
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_collections
@@ -165,12 +165,11 @@ RULES = (
       (c['task'] in ('knn', 'linear_probe', 'retrieval') or c['task'].startswith('voc_'))
       and not c['baseline']
       and c['weights'] != 'random'
+      and c.get('model.fc_init', 'its own')  # '': fully connected layers are drawn alike
     ),
-    'nothing is drawn with baseline = False',
+    'it draws nothing with baseline = False',
   ),
-  Rule(
-    ('model.init', 'model.fc_init'), _is('magic_init', 'fresh', 'calibrated'), 'magic_init draws'
-  ),
+  Rule(('model.fc_init',), _is('magic_init', 'fresh', 'calibrated'), 'magic_init draws'),
   Rule(('test.average',), _is('test.draws', 1), 'test.draws = 1'),
   Rule(('test.mirror',), _is_for('recognition', _is('test.draws', 1)), 'test.draws = 1'),
   Rule(
@@ -234,11 +233,15 @@ def check(config: ml_collections.ConfigDict, set_fields: Iterable[str]) -> None:
     CfnError: with the field, its value and why it has no effect.
   """
   values = fields.flatten(config)
+  for field, because in find(values, set_fields):
+    raise CfnError(
+      f'{field} = {values[field]!r} has no effect: {because}; leave it out, or change that'
+    )
+
+
+def find(values: Values, set_fields: Iterable[str]) -> Iterator[tuple[str, str]]:
+  """Yields those of some fields that have no effect, and why; `values`: the flat config."""
   for field in set_fields:
-    if not values.get(field):
-      continue
-    for rule in RULES:
+    for rule in RULES if values.get(field) else ():
       if {field, field.partition('.')[0]} & set(rule.fields) and rule.holds(values):
-        raise CfnError(
-          f'{field} = {values[field]!r} has no effect: {rule.because}; leave it out, or change that'
-        )
+        yield field, rule.because

@@ -104,6 +104,7 @@ ROOMS = {
     'buckets/lease',
     'jigsaw/permutation_sets',
     'config_files',
+    'idle',
   },
   'studies/verdicts': set(),
   'studies/declaration': {'config_files'},

@@ -19,7 +19,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from cfn_jax import command, fields, visualize
+from cfn_jax import command, fields, idle, visualize
 from cfn_jax.buckets import addresses
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import identity
@@ -128,6 +128,49 @@ def test_the_command_of_a_page_makes_the_config_again(make_run):
     name, _, value = word.removeprefix('--config.').partition('=')
     again[name] = value if isinstance(again[name], str) else type(again[name])(eval(value))
   assert json.loads(json.dumps(again)) == json.loads(json.dumps(recipe.fields))
+
+
+@pytest.mark.parametrize('name', ['voc07_detection:small', 'voc12_segmentation:small', 'cfn:tiny'])
+def test_the_command_of_a_page_names_no_field_without_effect(name, tmp_path):
+  config = command.load_config(name)
+  config.update_from_flattened_dict({'weights': 'w.npz'} if 'weights' in config else {})
+  (tmp_path / 'config.json').write_text(config.to_json())
+  (workdir,) = gather.read([tmp_path])
+  words = shlex.split(dict(tables.describe_recipe(workdir.runs[0].recipe))['the same, by fields'])
+  again, given = command.load_config(words[3].partition('=')[2]), []
+  for word in words[4:-1]:
+    field, _, value = word.removeprefix('--config.').partition('=')
+    given.append(field)
+    held = fields.flatten(again)[field]
+    value = value if isinstance(held, str) else type(held)(eval(value))
+    again.update_from_flattened_dict({field: value})
+  assert len(given) > 5
+  idle.check(again, given)
+
+
+def test_a_study_is_finished_when_each_row_is(tmp_path, without_charts):
+  (tmp_path / 'study.json').write_text('{}')
+  assert status_of(tmp_path) == ('stopped', 'no run has ended')
+  for missing, word in (
+    ('seed 0: not run', 'stopped'),
+    ('seed 1: failed: killed by SIGKILL', 'failed'),
+    ('', 'finished'),
+  ):
+    rows = {'a': {'accuracy': 1.0}, 'b': {'missing': missing} if missing else {'accuracy': 2.0}}
+    told = {'task': 'study', 'commit': 'abc', 'command': 'python -m cfn_jax.study', 'runs': rows}
+    (tmp_path / 'results.json').write_text(json.dumps(told))
+    found, why = status_of(tmp_path)
+    assert found == word and (not missing or why == f'b: {missing}')
+  assert 'python -m cfn_jax.study' in show(tmp_path).text
+  run = tmp_path / 'b_s0'
+  run.mkdir()
+  (run / 'run.lock').write_text(json.dumps(HERE | {'since': 'x'}))
+  assert status_of(tmp_path)[0] == 'running'
+
+
+def status_of(folder):
+  (workdir,) = gather.read([folder])
+  return workdir.status.word, workdir.status.why
 
 
 def test_nothing_comes_from_elsewhere(make_run):

@@ -39,7 +39,7 @@ def find(top: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
     raise CfnError(f'--workdir={top}: there is no such folder')
   runs, evaluations, done = [], [], []
   for folder, entries in walk(top):
-    if RESULTS in entries:
+    if RESULTS in entries or STUDY in entries:
       evaluations.append(folder)
     if any(name in entries for name in RUN_FILES):
       runs.append(folder)

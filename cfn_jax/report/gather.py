@@ -96,7 +96,7 @@ class Workdir:
     """Returns the recipes by name; the runs of an evaluation share its recipe."""
     recipes = {run.name: run.recipe for run in self.runs if not self._inside(run)}
     for each in self.evaluations:
-      if each.recipe.fields:
+      if each.recipe.fields or each.recipe.results.get('command'):
         recipes[f'{each.name}, evaluation' if each.name in recipes else each.name] = each.recipe
     return recipes
 
@@ -144,6 +144,8 @@ def _read_workdir(
   ]
   runs = [_read_run(inner, label(inner), starts if inner == folder else []) for inner in found[0]]
   own = next((run.status for run in runs if run.folder == folder), None)
+  if (folder / folders.STUDY).is_file():
+    own = _judge_study(folder, evaluations[0].recipe.results)
   complete = any(e.folder == folder and (folder / folders.RESULTS).is_file() for e in evaluations)
   if own is None:
     own = status.find(folder, starts, step=0, num_steps=0, scored=complete)
@@ -153,6 +155,26 @@ def _read_workdir(
     elif own.word == 'unknown' and evaluations:
       own = status.Status('stopped', 'results.json is not written yet; no run is at work')
   return Workdir(name, folder, runs, evaluations, own, notes)
+
+
+def _judge_study(folder: pathlib.Path, results: Mapping[str, Any]) -> status.Status:
+  """Returns the status of a study from its table, and from the runs that are at work."""
+  for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
+    found = status.find(inner, [], step=0, num_steps=0, scored=False)
+    if found.word == 'running':
+      return status.Status('running', f'{inner.name}: {found.why}')
+  rows = results.get('runs')
+  rows = rows if isinstance(rows, Mapping) else {}
+  holes = [
+    f'{name}: {row["missing"]}'
+    for name, row in rows.items()
+    if isinstance(row, Mapping) and row.get('missing')
+  ]
+  if rows and not holes:
+    return status.Status('finished', 'each of its rows has its figures')
+  failed = [hole for hole in holes if ': failed' in hole]
+  why, *_ = failed or holes or ['no run has ended']
+  return status.Status('failed' if failed else 'stopped', why)
 
 
 def _read_run(folder: pathlib.Path, name: str, starts: list[dict[str, Any]]) -> Run:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from cfn_jax import config_files, fields
+from cfn_jax import config_files, fields, idle
 from cfn_jax.report import gather, status
 
 MOST_COLUMNS = 24  # largest number of columns; another table has the rest
@@ -196,9 +196,13 @@ def _write_command(recipe: gather.Recipe) -> str:
   except KeyError:
     return ''
   words = ['python', '-m', 'cfn_jax.main', f'--config={name}']
+  try:
+    silent = {field for field, _ in idle.find(recipe.fields, recipe.changed)}
+  except KeyError:  # a config of another version
+    silent = set()
   for field, papers in recipe.changed.items():
     value = recipe.fields[field]
-    if papers != gather.NO_FIELD:
+    if papers != gather.NO_FIELD and field not in silent:
       value = tuple(value) if isinstance(value, list) else value
       words.append(f'--config.{field}={value}')
   return shlex.join([*words, '--workdir=RUN'])

@@ -87,7 +87,8 @@ def recorded(workdir: pathlib.Path) -> Iterator[None]:
     outcome = 'finished'
   except BaseException as error:
     stopped = isinstance(error, stopping.Stopped | KeyboardInterrupt)
-    refused = isinstance(error, lock.LockedError | store_errors.OtherRunError)
+    held = isinstance(error, store_errors.OtherRunError) and (workdir / 'checkpoints').is_dir()
+    refused = held or isinstance(error, lock.LockedError)
     outcome = 'stopped' if stopped else 'refused' if refused else 'failed'
     message = terminal.describe(error)[0] if isinstance(error, Exception) else type(error).__name__
     raise
