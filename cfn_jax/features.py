@@ -6,8 +6,8 @@
 
 An .npz holds the arrays `name`, `vector` and, if all images lie in class folders, `label`. A
 .parquet file (pip install -e '.[parquet]') has them as columns. Images that cannot be decoded are
-listed in bad_images.tsv beside it. Views and pooling are those of nearest neighbours: the default
-of an option is the field of configs/knn.py in brackets. See docs/retrieval.md.
+listed beside it, in NAME.bad_images.tsv. Views and pooling are those of nearest neighbours: the
+default of an option is the field of configs/knn.py in brackets. See docs/retrieval.md.
 """
 
 from cfn_jax import environment  # noqa: F401  (before JAX)

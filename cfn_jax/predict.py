@@ -45,7 +45,10 @@ def main(argv: list[str] | None = None) -> None:
   arguments.check_numbers(flags, {'batch': (1, 2**20)})
   command.quiet_libraries()
   with reading.named():
-    folder = checkpoints.find_step(reading.local(flags.workdir, '--workdir'), flags.step)
+    workdir = reading.local(flags.workdir, '--workdir')
+    if flags.step != 'latest' and checkpoints.is_step(workdir):
+      raise CfnError(f'--step={flags.step}: {flags.workdir} is one step already')
+    folder = checkpoints.find_step(workdir, flags.step)
     meta = step_folders.read_meta(folder)
   config = ml_collections.ConfigDict(meta['config'])
   if config.task not in TASKS:

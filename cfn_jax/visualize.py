@@ -40,7 +40,7 @@ from cfn_jax.pictures import shortcuts as shortcut_pictures
 from cfn_jax.pictures import units as unit_pictures
 from cfn_jax.report import folders, page
 from cfn_jax.training import devices
-from cfn_jax.transfer import files
+from cfn_jax.transfer import checkpoints, files
 from cfn_jax.transfer import weights as weights_lib
 
 PUZZLES = """Draws the first puzzles that a run with a config would train on, beside their images.
@@ -169,7 +169,9 @@ def _load_weights(path: str, given: argparse.Namespace) -> weights_lib.Weights:
   file = files.find_file(reading.local(path))
   for flag, value in (('step', given.step), ('collection', given.collection)):
     if value not in ('latest', 'params') and file.is_file():
-      raise CfnError(f'--{flag}={value}: {file} is one file of weights, without steps or averages')
+      raise CfnError(f'--{flag}={value}: {path} is one file of weights, without steps or averages')
+  if given.step != 'latest' and checkpoints.is_step(file):
+    raise CfnError(f'--step={given.step}: {path} is one step already')
   return files.load_weights(path, step=given.step, collection=given.collection)
 
 
@@ -197,7 +199,7 @@ def draw_units(argv: list[str]) -> None:
   source = folder.labelled(images, listing.list_images(images), ())
   reader = pipeline.Reader(source, seed=given.seed, on_bad_image='skip')
   fed = feed.Feed(reader, cut, pipeline.Loading(), given.batch)
-  fed.bad.open(out.parent)
+  fed.bad.open(out.parent, out.stem)
   found = units.find_units(weights, fed, chosen)
   with _writing(out):
     unit_pictures.draw_units(out, found.layers, title=f'{given.weights}: {found.describe()}')

@@ -230,8 +230,10 @@ def test_a_damaged_image_is_named_and_left_out(weights, folder, tmp_path, capsys
   arguments = [f'--weights={tmp_path / "w.npz"}', f'--images={images}', '--tiles=1']
   visualize.main(['units', *arguments, '--units=conv1:0', f'--out={tmp_path / "u.png"}'])
   found = capsys.readouterr()
-  assert f'of each of 19 images; 1 could not be decoded, see {tmp_path}/bad_images.tsv' in found.out
-  assert '07.png' in (tmp_path / 'bad_images.tsv').read_text()
+  assert (
+    f'of each of 19 images; 1 could not be decoded, see {tmp_path}/u.bad_images.tsv' in found.out
+  )
+  assert '07.png' in (tmp_path / 'u.bad_images.tsv').read_text()
   written = json.loads((tmp_path / 'u.json').read_text())['layers']['conv1'][0]
   assert len({tile['image'] for tile in written['tiles']} - {'07.png'}) == 16
 

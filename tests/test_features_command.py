@@ -43,8 +43,8 @@ def test_vectors_are_those_of_the_probes(folders, tmp_path, capsys):
   run(folders, tmp_path / 'out' / 'x.npz', '--layer=conv4', '--dimensions=400')
   told = capsys.readouterr().out
   assert told.startswith('23 images, 360 values each') and '1 could not be decoded' in told
-  assert list_names(tmp_path / 'out') == ['bad_images.tsv', 'x.npz']
-  assert 'green/2.png' in (tmp_path / 'out' / 'bad_images.tsv').read_text()
+  assert list_names(tmp_path / 'out') == ['x.bad_images.tsv', 'x.npz']
+  assert 'green/2.png' in (tmp_path / 'out' / 'x.bad_images.tsv').read_text()
   config = probe_cases.make_config('knn', folders, weights=str(folders / 'w.npz'), baseline=False)
   config.layers, config.features.dimensions = ('conv4',), 400
   (tmp_path / 'run').mkdir()

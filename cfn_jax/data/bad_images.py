@@ -32,9 +32,13 @@ class BadImages:
     where = f', see {self._path}' if self._path else ''
     return f'; {len(self._seen):,} could not be decoded{where}' if self._seen else ''
 
-  def open(self, workdir: pathlib.Path) -> None:
-    """Sets the folder of the list, and reads the list of an earlier start."""
-    self._path = workdir / self._file
+  def open(self, workdir: pathlib.Path, of: str = '') -> None:
+    """Sets the folder of the list, and reads the list of an earlier start.
+
+    Args:
+      of: begins the name, for a file that is not the folder's only content.
+    """
+    self._path = workdir / (f'{of}.{self._file}' if of else self._file)
     if self._path.exists():
       lines = self._path.read_text(encoding='ascii').splitlines()
       self._listed |= {line.partition('\t')[0] for line in lines}

@@ -16,7 +16,8 @@ def draw_curves(
   axes = figure.subplots(1, len(chances), squeeze=False)[0]
   for axis, (what, chance) in zip(axes, chances.items()):
     for split, style in (('train', '-'), ('val', 'o-')):
-      points = [(row['step'], row[f'{split}_{what}']) for row in rows if f'{split}_{what}' in row]
+      name = f'{split}_{what}'
+      points = [(row['step'], float(row[name])) for row in rows if name in row]  # 'nan' is a text
       if points:
         axis.plot(*zip(*points), style, label=names.drawable(split), linewidth=1.2, markersize=3)
     axis.axhline(chance, color='grey', linestyle='--', linewidth=1, label='chance')

@@ -45,7 +45,7 @@ def write(config: ml_collections.ConfigDict, images: pathlib.Path, out: pathlib.
   mesh = devices.make_mesh()
   batch_size = -(-config.eval_batch_size // mesh.size) * mesh.size
   fed = feed.Feed(reader, transform, pipeline.Loading(), batch_size)
-  fed.bad.open(out.parent)
+  fed.bad.open(out.parent, out.stem)
   about = _describe(config, trunk, extractor)
   compute = jax.jit(extractor.measure, out_shardings=devices.whole(mesh))
   params = devices.replicate(extractor.params(), mesh)
