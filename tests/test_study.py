@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 
+import labelled_cases
 import PIL.Image
 import pytest
 import test_main
@@ -575,6 +576,37 @@ def test_what_was_trained_counts_no_more_in_the_estimate(tmp_path, capsys):
   (tmp_path / 'a_s0' / 'metrics.jsonl').write_text('{"step": 1}\n{"step": 3}\n')
   go(tmp_path, Runner(tmp_path), planned=planned, dry_run=True)
   assert '17, 136 image visits' in capsys.readouterr().err
+
+
+def test_a_start_that_is_made_again_for_a_chosen_run_is_tested_again(tmp_path):
+  runs = {
+    'b': {'evaluations': ('solve',)},
+    'c': {'fields': {'permutations.num': 9}, 'start': 'b', 'evaluations': ('solve',)},
+  }
+  declared = declare(runs=runs, claims=[])
+  planned = make_plan(tmp_path, declared)
+  go(tmp_path, Runner(tmp_path), declared, planned)
+  for name in ('b_s0', 'c_s0'):
+    shutil.rmtree(tmp_path / name)
+  fake = Runner(tmp_path)
+  go(tmp_path, fake, declared, planned, chosen=['c'])
+  assert fake.called == ['b_s0', 'b_s0-solve', 'c_s0', 'c_s0-solve']
+
+
+def test_an_evaluation_that_trains_nothing_may_be_in_a_study(tmp_path):
+  images = labelled_cases.make_class_folders(tmp_path / 'images', train=40)
+  nearest = {'config': 'knn:small', 'fields': {'baseline': False, 'layers': ('conv1',)}}
+  declared = declare(
+    runs={'a': {'evaluations': ('near',)}},
+    evaluations={'near': nearest},
+    figures={'accuracy': DECLARED['figures']['accuracy']},
+    claims=[],
+  )
+  planned = make_plan(tmp_path, declared, labelled_root=str(images / 'train'))
+  assert (planned[1].checkpoint_bytes, planned[1].visits) == (0, 0)
+  fake = Runner(tmp_path)
+  go(tmp_path, fake, declared, planned)
+  assert fake.called == ['a_s0', 'a_s0-near']
 
 
 def test_chosen_runs_take_their_start_along_and_leave_the_others_as_holes(tmp_path):

@@ -40,11 +40,15 @@ def conduct(
   """
   states = {each.name: records.read_state(each, workdir) for each in planned}
   mine = executions.split(executions.choose(planned, chosen or [*study.runs]), *part)
+  names = {each.name for each in mine}
   left: list[executions.Execution] = []
-  for each in mine:
-    # A run that is made again is tested again; an evaluation of the same weights ends at once.
-    tests_again = not each.trains and any(each.start == other.name for other in left)
-    if states[each.name] != 'finished' or tests_again:
+  for each in planned:
+    if states[each.name] == 'finished':
+      # A run that is made again is tested again; an evaluation of the same weights ends at once.
+      wanted = not each.trains and any(each.start == other.name for other in left)
+    else:
+      wanted = each.name in names
+    if wanted:
       left.append(each)
   told = disk.check(left, workdir)
   rate, source = _find_rate(planned, workdir, images_per_second)

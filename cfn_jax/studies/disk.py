@@ -1,5 +1,6 @@
 """Compares the size of a study's checkpoints with the free disk space."""
 
+import contextlib
 import pathlib
 import shutil
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ ARRAY_BYTES = 4  # of each parameter, and of each value of the solver's state
 
 
 def count_bytes(config: ml_collections.ConfigDict, parameters: int) -> int:
-  """Returns the bytes of the checkpoints that a run keeps."""
+  """Returns the bytes of the checkpoints that a run keeps; 0 for one that trains nothing."""
+  if 'solver' not in config:
+    return 0
   arrays = 2 + (config.solver == 'adamw') + (config.ema_decay > 0)
   return ARRAY_BYTES * parameters * arrays * (config.keep_latest + config.keep_best)
 
@@ -48,8 +51,12 @@ def count_needed(left: Sequence[executions.Execution], workdir: pathlib.Path) ->
 
 def _count_held(folder: pathlib.Path) -> int:
   """Returns the bytes of the checkpoints of an execution that was begun before."""
-  files = [path for each in folder.rglob('checkpoints') for path in each.rglob('*')]
-  return sum(path.stat().st_size for path in files if path.is_file())
+  held = 0
+  for each in folder.rglob('checkpoints'):
+    for path in each.rglob('*'):
+      with contextlib.suppress(FileNotFoundError):  # a run that is under way deletes some
+        held += path.stat().st_size if path.is_file() else 0
+  return held
 
 
 def check(left: Sequence[executions.Execution], workdir: pathlib.Path) -> str:
@@ -71,6 +78,6 @@ def check(left: Sequence[executions.Execution], workdir: pathlib.Path) -> str:
     other = 'set XDG_CACHE_HOME to another disk' if there else 'name another --workdir'
     raise declaration.StudyError(
       f'{there or workdir}: too little disk: {told}; free some, {other}, or take fewer runs '
-      '(--part, --seeds)'
+      '(--part, --runs, --seeds)'
     )
   return told

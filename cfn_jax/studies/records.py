@@ -74,6 +74,8 @@ def read_failure(folder: pathlib.Path) -> str:
 
 def count_visits(execution: executions.Execution, workdir: pathlib.Path) -> int:
   """Returns the images that an execution still trains on, after what it has logged."""
+  if not execution.visits:
+    return 0
   rows = metrics.read_rows(workdir / execution.name / 'metrics.jsonl')
   share = 1 - (rows[-1]['step'] if rows else 0) / execution.config.num_steps
   return round(execution.visits * max(0.0, share))

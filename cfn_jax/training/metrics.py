@@ -17,6 +17,7 @@ from typing import Any
 import tqdm
 
 from cfn_jax import terminal
+from cfn_jax.errors import CfnError
 
 Row = dict[str, Any]
 
@@ -188,6 +189,14 @@ def report_training(sums: Mapping[str, float]) -> dict[str, float]:
     'train_accuracy': sums['correct'] / count,
     'learning_rate': sums['learning_rate'],
   }
+
+
+def check_seen(count: float, what: str) -> None:
+  """Raises CfnError if none of some images could be read."""
+  if not count:
+    raise CfnError(
+      f'no {what} image can be read, see bad_images.tsv: mend them, or name others as data.val_root'
+    )
 
 
 def confidence_interval(count: float, total: float, squares: float) -> tuple[float, float]:

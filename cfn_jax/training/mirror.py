@@ -230,11 +230,13 @@ class Mirror:
 def _clear(folder: pathlib.Path) -> None:
   """Deletes what lies in a folder, but for features: those are sent nowhere, and know what of."""
   for path in folder.iterdir() if folder.is_dir() else ():
-    if not path.is_dir():
-      path.unlink()
-    elif path.name != FEATURES:
-      _clear(path)
-      with contextlib.suppress(OSError):  # it holds features
+    if path.name == FEATURES:
+      continue
+    with contextlib.suppress(OSError):  # as of a folder that holds features
+      if path.is_symlink() or not path.is_dir():
+        path.unlink()
+      else:
+        _clear(path)
         path.rmdir()
 
 

@@ -105,9 +105,10 @@ class Stopping:
 
   def __enter__(self) -> 'Stopping':
     global _missed
-    self.signal, _missed = _missed, 0
-    if threading.current_thread() is threading.main_thread() and not self.signal:
-      self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+    if threading.current_thread() is threading.main_thread():
+      self.signal, _missed = _missed, 0
+      if not self.signal:
+        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
     return self
 
   def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
