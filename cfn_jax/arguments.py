@@ -118,9 +118,9 @@ def _wrap_command(command: str) -> list[str]:
 
 
 def check_numbers(arguments: argparse.Namespace, limits: Mapping[str, tuple[float, float]]) -> None:
-  """Raises CfnError for an option outside its limits, given by its name in the code."""
+  """Raises CfnError for an option outside its limits, by its name in the code; None passes."""
   for name, (least, largest) in limits.items():
     value = getattr(arguments, name)
-    if not least <= value <= largest:  # False for nan
+    if value is not None and not least <= value <= largest:  # not so for nan
       limit = f'at most {largest}' if value > largest else f'at least {least}'
       raise CfnError(f'--{name.replace("_", "-")}={value}: {limit}')

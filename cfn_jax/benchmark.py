@@ -6,8 +6,8 @@
     python -m cfn_jax.benchmark PART --help
 
 `input`: the loader; `step`: the training step; `dense`: detection and segmentation; `precision`:
-bfloat16 against float32; `compile`: the step for another machine; `permutations`: making a
-permutation set. See docs/performance.md.
+bfloat16 against float32; `compile`: the step for another machine; `saving`: what a save costs;
+`permutations`: making a permutation set. See docs/performance.md.
 """
 
 import importlib

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cfn_jax import arguments as command_lines
-from cfn_jax import terminal
+from cfn_jax import places, terminal
 from cfn_jax.jigsaw.permutation_sets import files, permutations
 
 
@@ -129,11 +129,11 @@ def run(arguments: argparse.Namespace) -> None:
   summary = permutations.summarize(made)
   contents: dict[pathlib.Path, bytes] = {}
   if arguments.out is not None:
-    contents[pathlib.Path(arguments.out)] = files.encode_permutations(arguments.out, made)
+    contents[places.local(arguments.out)] = files.encode_permutations(arguments.out, made)
   if arguments.plot is not None:
     from cfn_jax.pictures import permutations as pictures
 
-    contents[pathlib.Path(arguments.plot)] = pictures.encode_picture(
+    contents[places.local(arguments.plot)] = pictures.encode_picture(
       arguments.plot, made, grid=_get_shape(arguments, summary.tiles)
     )
   files.write_files(contents)

@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from cfn_jax import permutations as permutations_command
 from cfn_jax.jigsaw.permutation_sets.permutations import (
   PermutationError,
   load_permutations,
@@ -224,3 +225,10 @@ def test_a_file_is_replaced_whole(tmp_path, rows):
   path.write_text('old')
   save_permutations(path, rows)
   np.testing.assert_array_equal(np.load(path), rows)
+
+
+def test_the_home_folder_is_found_whatever_the_shell_does(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  permutations_command.main(['--num=6', '--out=~/six.npy'])
+  assert load_permutations('~/six.npy').permutations.shape == (6, 9)
+  assert (tmp_path / 'six.npy').is_file()

@@ -32,7 +32,13 @@ COUNTED = {
 def test_the_line_holds_figures_that_agree_with_each_other(name, tmp_path, capsys):
   path = tmp_path / 'small.py'
   path.write_text(SMALL.format(path=f'{REPOSITORY}/configs/{name}.py'))
-  options = ('--batch=8', '--steps=1', '--warmup=0', '--regions=50')
+  options = ['--batch=8', '--steps=1', '--warmup=0']
+  if name == 'voc07_detection':
+    options.append('--regions=50')
+  else:
+    with pytest.raises(SystemExit):
+      benchmark.main(['dense', f'--config={path}', '--regions=50'])
+    assert '--regions=50: it is for a detection' in capsys.readouterr().err
   benchmark.main(['dense', f'--config={path}', *options])
   (line,) = capsys.readouterr().out.splitlines()
   found = json.loads(line)

@@ -28,7 +28,7 @@ import jax
 import ml_collections
 
 from cfn_jax import arguments as command_lines
-from cfn_jax import terminal
+from cfn_jax import places, terminal
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation import tables
 from cfn_jax.timing import hardware, steps
@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
   for platform in sorted({machine.platform for machine in machines}):
     check_compiler(platform)
   if arguments.dump:
+    arguments.dump = str(places.local(arguments.dump))
     with pathlib.Path(arguments.dump).open('ab'):  # fails at once if it cannot be written
       pass
   found = []

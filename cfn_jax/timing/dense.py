@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from cfn_jax import arguments as command_lines
+from cfn_jax.errors import CfnError
 from cfn_jax.timing import step as step_timing
 from cfn_jax.timing import steps
 from cfn_jax.training import devices, host_memory, settings
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   steps.add_arguments(parser)
   parser.set_defaults(config='voc07_detection')
   add = parser.add_argument
-  add('--regions', type=int, default=2000, help='detection: of a test image (default 2000)')
+  add('--regions', type=int, help='detection: of a test image (default 2000)')
   add('--steps', type=int, default=5, help='steps, and images, that are timed (default 5)')
   add('--warmup', type=int, default=2, help='those before them (default 2)')
 
@@ -47,9 +48,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   host_memory.keep_freed()
   devices.check_platform()
   devices.set_precision(config.matmul_precision)
-  mesh = devices.make_mesh()
+  if arguments.regions and config.task != 'voc_detection':
+    raise CfnError(f'--regions={arguments.regions}: it is for a detection, not {config.task}')
+  mesh = devices.make_mesh(config.num_devices)
   devices.check_batch(config.batch_size, mesh.size, field='--batch', parts=config.accumulate_steps)
-  made = steps.make_dense(config, regions=arguments.regions)
+  made = steps.make_dense(config, regions=arguments.regions or 2000)
   state, step = settings.start(made.run.task, config, mesh)
   rows, tested = (
     {name: np.repeat(value, count, axis=0) for name, value in row.items()}
@@ -77,7 +80,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     'compile_seconds': {'train': compile_train, 'test': compile_test},
     'canvas': list(made.train_row['image'].shape[-3:-1]),
     'peak_memory_mb': step_timing.peak_memory_mb(),
-    'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+    'device': f'{mesh.size} x {jax.devices()[0].device_kind}',
     'batch': config.batch_size,
     'dtype': config.compute_dtype,
     'config': arguments.config,

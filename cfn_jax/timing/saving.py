@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   devices.check_platform()
   with _folder(arguments.workdir) as where:
     task, _ = steps.make(config)
-    state, _ = settings.start(task, config, devices.make_mesh())
+    state, _ = settings.start(task, config, devices.make_mesh(config.num_devices))
     meta = {'fingerprint': {}, 'config': config.to_dict()}
     held_up, whole = [], []
     with mirror.opened(mirror.resolve(where, '--workdir')) as workdir, _open(workdir) as saver:

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   devices.check_platform()
   devices.set_precision(config.matmul_precision)
   pretext = steps.make_pretext(config)
-  mesh = devices.make_mesh()
+  mesh = devices.make_mesh(config.num_devices)
   devices.check_batch(config.batch_size, mesh.size, field='--batch', parts=config.accumulate_steps)
   state, step = settings.start(jigsaw_task.make_task(config, pretext), config, mesh)
   batch = devices.put_batch(steps.make_batch(pretext, config.batch_size), mesh)
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
   peak = hardware.find_peak(
     jax.devices()[0].device_kind, config.compute_dtype, config.matmul_precision
   )
-  share = flops * images_per_second / (peak * jax.device_count()) if peak else 0.0
+  share = flops * images_per_second / (peak * mesh.size) if peak else 0.0
   return {
     'puzzles_per_second': images_per_second * k,
     'images_per_second': images_per_second,
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     'flops_per_second': flops * images_per_second,
     'share_of_peak': share,  # 0: the peak is unknown
     'peak_memory_mb': peak_memory_mb(),
-    'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+    'device': f'{mesh.size} x {jax.devices()[0].device_kind}',
     'batch': config.batch_size,
     'dtype': config.compute_dtype,
     'precision': config.matmul_precision,

@@ -16,6 +16,7 @@ import warnings
 
 import numpy as np
 
+from cfn_jax import places
 from cfn_jax.data import file_kinds
 from cfn_jax.jigsaw.permutation_sets.measures import PermutationError
 
@@ -45,7 +46,7 @@ def load_permutations(path: str | os.PathLike[str], *, grid: int = 0) -> Loaded:
 
   Raises `PermutationError` with the path and, for a bad row, its number.
   """
-  path = pathlib.Path(path)
+  path = places.local(os.fspath(path))
   try:
     size = path.stat().st_size
     if size > MAX_BYTES:
