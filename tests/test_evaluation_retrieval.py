@@ -136,13 +136,16 @@ def test_other_boxes_lists_or_areas_are_other_features(objects, tmp_path, monkey
   assert identify(make_config(objects / 'voc'), tmp_path, monkeypatch) == base
 
 
-def test_the_same_images_in_other_sources_are_refused_too(tmp_path):
-  images = labelled_cases.make_class_folders(tmp_path / 'images')
+def test_the_same_images_in_other_sources_are_refused_and_the_same_names_are_not(tmp_path):
+  images = labelled_cases.make_class_folders(tmp_path / 'images', train=6, test=6)
+  fields = {'data.source': 'folder', 'data.split': '', 'data.val_split': '', 'layers': ('pool5',)}
+  both = {'data.root': str(images / 'train'), 'data.val_root': str(images / 'test')}
+  retrieval.open_task(make_config(images, **fields, **both))
   records = str(tmp_path / 'records')
   prepare.prepare(source=str(images / 'train'), out=records, num_shards=2, num_workers=1)
-  fields = {'data.source': 'records', 'data.split': '', 'data.val_split': '', 'layers': ('pool5',)}
-  config = make_config(images, **fields, **{'data.root': records, 'data.val_root': records})
-  with pytest.raises(ValueError, match=r'24 images, such as .*: in the gallery'):
+  both = {'data.source': 'records', 'data.root': records, 'data.val_root': records}
+  config = make_config(images, **fields | both)
+  with pytest.raises(ValueError, match=r'18 images, such as .*: in the gallery'):
     retrieval.open_task(config)
 
 

@@ -86,6 +86,7 @@ def test_the_advice_is_for_the_runs_own_config():
   caffe = {'model__init': 'caffe', 'puzzle__tile_scale': 50.0}
   assert advise('cfn:small', **caffe).startswith("Likely: model.init = 'caffe' starts slowly")
   assert 'model.init' in paper and 'model.init' not in advise('cfn', init_from='runs/hundred')
+  assert advise('alexnet_to_jigsaw')  # a reference has no init_from
   stacked = {'model__name': 'stacked', 'model__permutations_per_pass': 1}
   assert 'gaps hide them' in advise('cfn:small', **stacked)
   touching = {'puzzle__cell_px': 32, 'puzzle__crop_px': 96, 'puzzle__cell_gap_px': 0}

@@ -397,7 +397,7 @@ def test_vissls_trunks_give_our_activations(torch, order):
 def test_fc7_of_nine_tiles_without_fc8_has_no_module(tmp_path):
   given = cases.draw(kind='cfn', side=3, width=0.1, features=8)
   rest = {name: layer for name, layer in given.params.items() if name != 'fc8'}
-  with pytest.raises(weights_lib.WeightsError, match='fc7 sees nine tiles, and without fc8'):
+  with pytest.raises(weights_lib.WeightsError, match='fc7 sees 9 tiles, and without fc8'):
     export.save_folder(given.replace(params=rest), tmp_path / 'out', 'pytorch')
   assert not (tmp_path / 'out').exists()
   export.save_folder(given.replace(params=rest), tmp_path / 'out', 'npz')

@@ -77,7 +77,7 @@ def _copy_shards(
         found = objects.Found((address / path.name).path, left[stem]['bytes'], 0.0)
         store.download(found, partial)
         named = 'columns_sha256' if suffix == '.json' else 'sha256'
-        if prepare_shard.digest(partial) != left[stem].get(named):
+        if named in left[stem] and prepare_shard.digest(partial) != left[stem][named]:
           partial.unlink()
           raise SourceError(
             f'{address / path.name} is not what {array_records.INDEX} says (its SHA-256 differs): '

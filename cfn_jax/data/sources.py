@@ -69,7 +69,8 @@ def _refuse_idle(source: str, fields: Mapping[str, Any]) -> None:
       ' and name the validation images as data.val_root (without it, data.val_fraction of the '
       'training images is held out)'
     )
-  of_disk = ' and folders of this disk' if 'cache_dir' in _OPENERS[source][1] else ''
+  copied = 'cache_dir' in idle and source == 'records'
+  of_disk = ' and folders of this disk' if copied else ''
   raise SourceError(f'{told}: not read with data.source = {source!r}{of_disk}; {remedy}')
 
 

@@ -65,6 +65,7 @@ def judge_scores(
 
 def judge_ranks(ranks: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
   """Scores images of one class by the ranks `[n]` of their labels: top-1, top-5, and each class."""
+  metrics.check_seen(len(ranks), 'test')
   if np.any(labels < 0):
     raise CfnError(f'{np.sum(labels < 0):,} of {len(labels):,} test images have no class')
   per_class = scores.score_ranks(ranks, labels, names)

@@ -240,6 +240,8 @@ def make_task(config: ml_collections.ConfigDict, made: Inpainting) -> tasks.Task
 
 def _report(split: str, sums: Mapping[str, float]) -> dict[str, float]:
   """Returns the means from sums over examples."""
+  if split != 'train':
+    metrics.check_seen(sums['count'], 'validation')
   count = sums['count'] or math.nan  # no step of the interval was finite
   return {f'{split}_{name}': value / count for name, value in sums.items() if 'loss' in name}
 

@@ -106,6 +106,7 @@ def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str
   m, count = config.model, len(asked)
   many = asked.name == 'jigsaw' and count > EASY_SET
   most = min(8, config.permutations.fixed_per_image or count) if asked.name == 'jigsaw' else 1
+  started = bool(config.get('init_from'))  # a reference of an evaluation has no such field
   hidden = config.puzzle.cell_px > config.puzzle.tile_px or config.puzzle.cell_gap_px > 0
   causes = (
     (
@@ -118,12 +119,12 @@ def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str
       'leaves chance earlier',
     ),
     (
-      many and not config.init_from,
+      many and not started,
       f'{count} permutations are hard from random weights: train with permutations.num = 100 first '
       'and name that run as init_from',
     ),
     (
-      m.init == 'caffe' and not config.init_from,
+      m.init == 'caffe' and not started,
       "model.init = 'caffe' starts slowly: 'he' with puzzle.tile_scale = 1 leaves chance earlier",
     ),
     (

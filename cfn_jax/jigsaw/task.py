@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from cfn_jax import places
-from cfn_jax.data import feed, record
+from cfn_jax.data import feed
 from cfn_jax.jigsaw import pretext as pretexts
 from cfn_jax.jigsaw import puzzle, questions, reports, solving
 from cfn_jax.jigsaw.permutation_sets import permutations as permutation_sets
@@ -236,11 +236,7 @@ def _score(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> tasks.Total
 def _report_validation(name: str, sums: Mapping[str, float]) -> dict[str, float]:
   # Questions of one image are correlated: the image is the independent unit.
   images, *sums_of_images = (sums[f'{name}_{what}'] for what in ('images', 'shares', 'squares'))
-  if not images:
-    raise record.SourceError(
-      'no validation image can be read, see bad_images.tsv: mend them, or name others as '
-      'data.val_root'
-    )
+  metrics.check_seen(images, 'validation')
   low, high = metrics.confidence_interval(images, *sums_of_images)
   count = sums[f'{name}_count']
   return {

@@ -155,8 +155,8 @@ def _write(weights: weights_lib.Weights, folder: pathlib.Path, to: str, *, names
     return ['model.pth']
   if network != 'cfn' and weights.tiles() > 1:
     raise WeightsError(
-      'fc7 sees nine tiles, and without fc8 there is no PyTorch module of them: --to=npz and '
-      '--to=safetensors keep them as they are'
+      f'fc7 sees {weights.tiles()} tiles, and without fc8 there is no PyTorch module of it: '
+      '--to=npz and --to=safetensors keep it as it is'
     )
   module = f'{network}.py'
   (folder / module).write_text(pytorch.module_source(weights), encoding='utf8')
