@@ -593,6 +593,45 @@ def test_a_start_that_is_made_again_for_a_chosen_run_is_tested_again(tmp_path):
   assert fake.called == ['b_s0', 'b_s0-solve', 'c_s0', 'c_s0-solve']
 
 
+def test_what_is_to_be_tested_again_is_known_after_a_stop_too(tmp_path):
+  evaluations = {name: DECLARED['evaluations']['solve'] for name in ('one', 'two')}
+  declared = declare(
+    runs={'b': {'evaluations': ('one', 'two')}}, evaluations=evaluations,
+    figures={'accuracy': DECLARED['figures']['accuracy']}, claims=[],
+  )  # fmt: skip
+  planned = make_plan(tmp_path, declared)
+  go(tmp_path, Runner(tmp_path), declared, planned)
+  shutil.rmtree(tmp_path / 'b_s0')
+
+  def stop(arguments, watch):
+    if arguments[1].endswith('-one'):
+      raise stopping.Stopped('SIGTERM', 143)
+    return Runner(tmp_path)(arguments, watch)
+
+  with pytest.raises(stopping.Stopped):
+    go(tmp_path, stop, declared, planned)
+  fake = Runner(tmp_path, fails=('b_s0-two',))
+  assert go(tmp_path, fake, declared, planned) == ['b_s0-two']
+  assert fake.called == ['b_s0-one', 'b_s0-two']
+
+
+def test_other_labelled_images_are_another_study(tmp_path):
+  planned = []
+  for seed in (0, 1):
+    images = labelled_cases.make_class_folders(tmp_path / f'images{seed}', train=40 + seed)
+    declared = declare(
+      runs={'a': {'evaluations': ('frozen',)}},
+      evaluations={'frozen': {'config': 'frozen_layers:small', 'fields': {'baseline': False}}},
+      figures={'accuracy': DECLARED['figures']['accuracy']},
+      claims=[],
+    )
+    planned.append(make_plan(tmp_path, declared, labelled_root=str(images / 'train')))
+  go(tmp_path, Runner(tmp_path), declared, planned[0])
+  with pytest.raises(declaration.StudyError, match='other settings') as told:
+    go(tmp_path, Runner(tmp_path), declared, planned[1])
+  assert any('training images: ' in line for line in told.value.args)
+
+
 def test_an_evaluation_that_trains_nothing_may_be_in_a_study(tmp_path):
   images = labelled_cases.make_class_folders(tmp_path / 'images', train=40)
   nearest = {'config': 'knn:small', 'fields': {'baseline': False, 'layers': ('conv1',)}}

@@ -43,11 +43,11 @@ def conduct(
   names = {each.name for each in mine}
   left: list[executions.Execution] = []
   for each in planned:
-    if states[each.name] == 'finished':
+    wanted = each.name in names and states[each.name] != 'finished'
+    if states[each.name] and not each.trains:
       # A run that is made again is tested again; an evaluation of the same weights ends at once.
-      wanted = not each.trains and any(each.start == other.name for other in left)
-    else:
-      wanted = each.name in names
+      again = any(each.start == other.name for other in left)
+      wanted |= again or (states[each.name] != 'finished' and each.start in names)
     if wanted:
       left.append(each)
   told = disk.check(left, workdir)
@@ -58,6 +58,9 @@ def conduct(
     return []
   places.make_folder(workdir, '--workdir')
   _keep_declaration(study, workdir)
+  for each in left:
+    if states[each.name] == 'finished':
+      records.write_state(each, workdir, 'started')  # if this is stopped, the next start does it
   begun = time.monotonic()
 
   def measured(found: float) -> None:
@@ -85,7 +88,8 @@ def conduct(
   if report:
     page.write_at_end(workdir)
   terminal.say(f'everything is in {addresses.show(workdir)}')
-  return [each.name for each in mine if records.read_failure(workdir / each.name)]
+  names |= {each.name for each in left}
+  return [n for n in (e.name for e in planned) if n in names and records.read_failure(workdir / n)]
 
 
 def _find_rate(

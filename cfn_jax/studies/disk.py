@@ -1,6 +1,7 @@
 """Compares the size of a study's checkpoints with the free disk space."""
 
 import contextlib
+import os
 import pathlib
 import shutil
 from collections.abc import Sequence
@@ -52,10 +53,10 @@ def count_needed(left: Sequence[executions.Execution], workdir: pathlib.Path) ->
 def _count_held(folder: pathlib.Path) -> int:
   """Returns the bytes of the checkpoints of an execution that was begun before."""
   held = 0
-  for each in folder.rglob('checkpoints'):
-    for path in each.rglob('*'):
-      with contextlib.suppress(FileNotFoundError):  # a run that is under way deletes some
-        held += path.stat().st_size if path.is_file() else 0
+  for parent, _, names in os.walk(folder):
+    for name in names if 'checkpoints' in pathlib.Path(parent).parts else ():
+      with contextlib.suppress(OSError):  # a run that is under way deletes some
+        held += os.stat(os.path.join(parent, name)).st_size  # noqa: PTH116, PTH118
   return held
 
 

@@ -58,7 +58,7 @@ class Planner:
     self._given = {name: v for name, v in given.items() if name != 'report'}  # the study's own
     self._workdir, self._labelled = workdir, labelled_root
     self._readers: dict[str, tuple[pipeline.Reader, pipeline.Reader]] = {}
-    self._checked: set[str] = set()  # the labelled images of evaluations
+    self._checked: dict[str, dict[str, str]] = {}  # the labelled images of evaluations
     self._loaded: dict[str, ml_collections.ConfigDict] = {}
     self._changed: dict[str, list[str]] = {}  # see config_files.find_changed
 
@@ -155,10 +155,9 @@ class Planner:
     with _naming(f'{where} of run {run.name}'):
       config_files.check(config)
       pretext = self._open(config) if of_run else None
-      if not of_run:
-        self._check_labels(config)
+      labels = {} if of_run else self._check_labels(config)
       changes = self._find_changes(config, text)
-    known = jigsaw_task.make_fingerprint(config, pretext) if pretext else {}
+    known = jigsaw_task.make_fingerprint(config, pretext) if pretext else labels
     size = (
       alexnet.count_parameters(pretext.shapes())
       if pretext
@@ -190,20 +189,24 @@ class Planner:
     known = fields.flatten(config)
     return {n: v for n, v in self._given.items() if n.startswith('data.') and n in known}
 
-  def _check_labels(self, config: ml_collections.ConfigDict) -> None:
-    """Opens the images of an evaluation that needs labels, each data set once."""
+  def _check_labels(self, config: ml_collections.ConfigDict) -> dict[str, str]:
+    """Opens the images of an evaluation that needs labels, each data set once; says which."""
     if config.task not in LABELLED:
-      return
+      return {}
     multilabel = fields.flatten(config).get('multilabel', config.task == 'voc_classification')
     key = json.dumps([config.data.to_dict(), multilabel], sort_keys=True)
     if key in self._checked:
-      return
+      return self._checked[key]
     try:
-      labelled.open_labelled(config, multilabel=multilabel)
+      found = labelled.open_labelled(config, multilabel=multilabel)
     except CfnError as error:
       hint = '--labelled=DIR names class folders, --without leaves an evaluation out'
       raise StudyError(*error.args[:-1], f'{error.args[-1]}; {hint}') from error
-    self._checked.add(key)
+    self._checked[key] = {
+      'training images': found.training.fingerprint,
+      'test images': found.testing.fingerprint,
+    }
+    return self._checked[key]
 
   def _find_changes(self, config: ml_collections.ConfigDict, text: str) -> dict[str, Any]:
     """Returns the fields that differ from a config's own; raises where one has no effect."""
