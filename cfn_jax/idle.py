@@ -239,9 +239,17 @@ def check(config: ml_collections.ConfigDict, set_fields: Iterable[str]) -> None:
     )
 
 
-def find(values: Values, set_fields: Iterable[str]) -> Iterator[tuple[str, str]]:
-  """Yields those of some fields that have no effect, and why; `values`: the flat config."""
+def find(
+  values: Values, set_fields: Iterable[str], *, here: bool = True
+) -> Iterator[tuple[str, str]]:
+  """Yields those of some fields that have no effect, and why.
+
+  Args:
+    values: the flat config.
+    here: it is for this host, whose disk says what the weights hold.
+  """
+  rules = [rule for rule in RULES if here or rule.holds not in (_names_no_run, _holds_no_averages)]
   for field in set_fields:
-    for rule in RULES if values.get(field) else ():
+    for rule in rules if values.get(field) else ():
       if {field, field.partition('.')[0]} & set(rule.fields) and rule.holds(values):
         yield field, rule.because

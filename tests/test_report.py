@@ -162,10 +162,21 @@ def test_a_study_is_finished_when_each_row_is(tmp_path, without_charts):
     found, why = status_of(tmp_path)
     assert found == word and (not missing or why == f'b: {missing}')
   assert 'python -m cfn_jax.study' in show(tmp_path).text
-  run = tmp_path / 'b_s0'
-  run.mkdir()
-  (run / 'run.lock').write_text(json.dumps(HERE | {'since': 'x'}))
-  assert status_of(tmp_path)[0] == 'running'
+  for folder, name in (('b_s0', 'run.lock'), ('b_s0-frozen', 'starts.jsonl')):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / name).write_text(json.dumps(HERE | {'since': 'x'}))
+    assert status_of(tmp_path) == ('running', f'{folder}: process {os.getpid()} on {HERE["host"]}')
+    shutil.rmtree(tmp_path / folder)
+
+
+def test_the_command_of_a_page_is_the_same_wherever_it_is_written(tmp_path):
+  config = command.load_config('frozen_layers')
+  config.update({'weights': 'gone', 'weights_step': 'best', 'weights_collection': 'ema'})
+  (tmp_path / 'config.json').write_text(config.to_json())
+  (workdir,) = gather.read([tmp_path])
+  told = dict(tables.describe_recipe(workdir.runs[0].recipe))['the same, by fields']
+  for field in ('weights=gone', 'weights_step=best', 'weights_collection=ema'):
+    assert f'--config.{field}' in told
 
 
 def status_of(folder):

@@ -160,7 +160,8 @@ def _read_workdir(
 def _judge_study(folder: pathlib.Path, results: Mapping[str, Any]) -> status.Status:
   """Returns the status of a study from its table, and from the runs that are at work."""
   for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
-    found = status.find(inner, [], step=0, num_steps=0, scored=False)
+    starts = status.pair_starts(files.read_lines(inner / provenance.STARTS, []))
+    found = status.find(inner, starts, step=0, num_steps=0, scored=False)
     if found.word == 'running':
       return status.Status('running', f'{inner.name}: {found.why}')
   rows = results.get('runs')

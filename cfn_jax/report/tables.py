@@ -197,8 +197,8 @@ def _write_command(recipe: gather.Recipe) -> str:
     return ''
   words = ['python', '-m', 'cfn_jax.main', f'--config={name}']
   try:
-    silent = {field for field, _ in idle.find(recipe.fields, recipe.changed)}
-  except KeyError:  # a config of another version
+    silent = {field for field, _ in idle.find(recipe.fields, recipe.changed, here=False)}
+  except (KeyError, TypeError, ValueError):  # a config of another version, or a damaged one
     silent = set()
   for field, papers in recipe.changed.items():
     value = recipe.fields[field]

@@ -87,13 +87,19 @@ def recorded(workdir: pathlib.Path) -> Iterator[None]:
     outcome = 'finished'
   except BaseException as error:
     stopped = isinstance(error, stopping.Stopped | KeyboardInterrupt)
-    held = isinstance(error, store_errors.OtherRunError) and (workdir / 'checkpoints').is_dir()
-    refused = held or isinstance(error, lock.LockedError)
+    refused = isinstance(error, lock.LockedError) or (
+      isinstance(error, store_errors.OtherRunError) and not _has_trained(workdir, begun)
+    )
     outcome = 'stopped' if stopped else 'refused' if refused else 'failed'
     message = terminal.describe(error)[0] if isinstance(error, Exception) else type(error).__name__
     raise
   finally:
     _append(workdir, mark | {'ended': time.time(), 'outcome': outcome, 'message': message})
+
+
+def _has_trained(workdir: pathlib.Path, since: float) -> bool:
+  """Returns whether a run of an evaluation was trained, before another one was refused."""
+  return any(path.stat().st_mtime > since for path in workdir.rglob('metrics.jsonl'))
 
 
 def _describe_start() -> dict[str, Any]:
