@@ -52,6 +52,7 @@ def judge_scores(
   Args:
     interval: adds the 95 % interval of the mean over test images, which takes a second.
   """
+  metrics.check_seen(len(labels), 'test')
   area = scores.score_classes(found, labels, names)
   points = scores.score_classes(found, labels, names, scores.eleven_point_precision)
   return {

@@ -195,7 +195,8 @@ def check_seen(count: float, what: str) -> None:
   """Raises CfnError if none of some images could be read."""
   if not count:
     raise CfnError(
-      f'no {what} image can be read, see bad_images.tsv: mend them, or name others as data.val_root'
+      f'no {what} image can be read, see bad_images.tsv: mend them, or name others as '
+      'data.val_root or data.val_split'
     )
 
 

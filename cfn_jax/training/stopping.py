@@ -113,7 +113,7 @@ class Stopping:
 
   def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
     global _missed
-    if kind is None and not self._told:
+    if self.signal and kind is None and not self._told:
       _missed = self.signal
     if not self.signal:  # else a second signal still ends the remaining work
       for number, handler in self._before.items():

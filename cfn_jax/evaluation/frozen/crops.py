@@ -99,7 +99,11 @@ def _check_apart(opened: Opened) -> None:
   shared: list[str] = []
   if gallery.root and gallery.root == queries.root:
     shared = sorted({*getattr(gallery, 'names', ())} & {*getattr(queries, 'names', ())})
-  if shared or gallery.identify() == queries.identify():
+  if opened.gallery.counted == 'objects':  # names, boxes and classes: a copy has the same
+    same = gallery.fingerprint == queries.fingerprint
+  else:
+    same = gallery.identify() == queries.identify()
+  if shared or same:
     which = f'{len(shared):,} images, such as {shared[0]}' if shared else gallery.description
     raise CfnError(
       f'{which}: in the gallery and among the queries, and a query would find itself; name others '

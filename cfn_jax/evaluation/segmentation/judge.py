@@ -16,6 +16,7 @@ from cfn_jax.evaluation import scores
 from cfn_jax.evaluation.segmentation import confusion, mask_pngs
 from cfn_jax.pictures import figures
 from cfn_jax.pictures import segmentations as pictures
+from cfn_jax.training import metrics
 
 FOLDER, SHEET = 'predictions', 'segmentations.png'
 
@@ -44,6 +45,7 @@ class Judge:
     Args:
       rows: with `answer`, uint8 `[N, H, W]`, each image at the top left.
     """
+    metrics.check_seen(len(rows['pixels']), 'test')
     total = rows['pixels'].sum(axis=0, dtype=np.int64)
     if not jax.process_index():
       self._write(folder / FOLDER / mask_pngs.name_folder(self.split), rows)

@@ -185,7 +185,7 @@ def save_permutations(path: str | os.PathLike[str], permutations: np.ndarray) ->
   `.npy` uint8, zero-based; `.bin` the authors' int32 binary, one-based; `.csv` and `.txt` text,
   zero-based. Raises `PermutationError` for another suffix or a place that cannot be written.
   """
-  write_files({pathlib.Path(path): encode_permutations(path, permutations)})
+  write_files({places.local(os.fspath(path)): encode_permutations(path, permutations)})
 
 
 def encode_permutations(path: str | os.PathLike[str], permutations: np.ndarray) -> bytes:
