@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import types
 
 import jax
 import killed_runs
@@ -46,6 +47,21 @@ def find_moves(text):
   """Counts the operations of a compiled program that carry batches from device to device."""
   kinds = set(program.COLLECTIVES) - {'all-reduce'}
   return program.Program(text).count(*sorted(kinds))
+
+
+def test_the_mesh_is_in_the_order_of_the_hosts(monkeypatch):
+  """A TPU slice numbers its chips by their places; hosts of 2 x 2 of them would interleave."""
+  chips = [
+    types.SimpleNamespace(id=4 * y + x, process_index=2 * (y // 2) + x // 2, coords=(x, y, 0))
+    for y in range(4)
+    for x in range(4)
+  ]
+  made = []
+  monkeypatch.setattr(devices, 'Mesh', lambda chosen, *_, **__: made.append(chosen))
+  devices.make_mesh_of(chips)
+  (found,) = made
+  assert [chip.process_index for chip in found] == [host for host in range(4) for _ in range(4)]
+  assert [chip.id for chip in found][:8] == [0, 1, 4, 5, 2, 3, 6, 7]
 
 
 def test_moves_between_devices_are_found_in_a_program_that_has_them():

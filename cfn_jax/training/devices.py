@@ -28,6 +28,13 @@ def find_least(number: int) -> int:
   return int(np.min(multihost_utils.process_allgather(np.array(number))))
 
 
+def take_first(arrays: Any) -> Any:
+  """Returns the first host's arrays on all hosts; all call it together."""
+  if jax.process_count() == 1:
+    return arrays
+  return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(arrays))
+
+
 class BatchError(CfnError):
   """Missing devices, or a batch that they cannot share equally."""
 
@@ -123,8 +130,13 @@ def make_mesh(count: int = 0) -> Mesh:
 
 
 def make_mesh_of(chosen: Sequence[jax.Device]) -> Mesh:
-  """Makes a mesh of devices, which may be absent."""
-  return jax.make_mesh((len(chosen),), ('data',), axis_types=(AxisType.Auto,), devices=chosen)
+  """Makes a mesh of devices, which may be absent, in the order of their hosts.
+
+  So the rows of a batch that a host gives lie together, in the order of the hosts. `jax.make_mesh`
+  would reorder TPUs by their topology, and with them the examples.
+  """
+  ordered = sorted(chosen, key=lambda device: (device.process_index, device.id))
+  return Mesh(np.array(ordered), ('data',), axis_types=(AxisType.Auto,))
 
 
 def whole(mesh: Mesh) -> NamedSharding:
