@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import re
+import socket
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -155,10 +156,10 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary path, whose file is then renamed to `path`, or deleted after an error.
 
-  Readers see the old file or the new one. Each process has its own temporary name, so that one that
-  outlives its killed parent writes to no other's file.
+  Readers see the old file or the new one. Each process of each host has its own temporary name, so
+  that one that outlives its killed parent writes to no other's file.
   """
-  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
+  temporary = path.with_name(f'{path.name}.{socket.gethostname()}.{os.getpid()}.tmp')
   try:
     yield temporary
     with temporary.open('rb+') as file:

@@ -57,6 +57,14 @@ def test_each_task_of_an_array_takes_its_part_of_a_study():
   )
 
 
+def test_tasks_of_slurm_get_the_cores_that_were_asked_for():
+  assert '--cpus-per-task' not in launch('slurm.sbatch', '--dry-run').stdout
+  told = launch('slurm.sbatch', '--dry-run', SLURM_CPUS_PER_TASK='12').stdout
+  assert told.startswith(
+    'srun --kill-on-bad-exit=1 --cpus-per-task=12 python -m cfn_jax.main --conf'
+  )
+
+
 @pytest.mark.parametrize('place', [0, 1])
 @pytest.mark.parametrize('script', [name for name in SCRIPTS if name != 'slurm_study.sbatch'])
 def test_dry_run_prints_the_command_of_the_trainer(script, place):

@@ -87,6 +87,8 @@ class Checkpoints:
       return  # a save ends when all hosts have saved, and one of them may be gone
     try:
       self.wait()
+      if kind is None and jax.process_count() > 1 and not self._mirror:
+        multihost_utils.sync_global_devices('all hosts have read their best step')
       self._prune()
       if self._mirror and kind is None:
         self._share(self._mirror)

@@ -83,6 +83,7 @@ def start(
   )
   if mode == 'off':
     return
+  jax.config.update('jax_enable_preemption_service', False)  # it would swallow SIGTERM
   if mode == 'explicit':
     _meet(coordinator, num_processes, process_id)
     try:

@@ -13,6 +13,7 @@ import jax
 
 from cfn_jax.buckets import addresses
 from cfn_jax.errors import CfnError
+from cfn_jax.training import mirror, stopping
 from cfn_jax.training import task as tasks
 
 ON_NONFINITE = ('stop', 'skip')
@@ -90,6 +91,8 @@ class Watch:
     if jax.process_index() == 0:
       lines = [f'{row}\t{name}\n' for row, name in enumerate(records)]
       listed.write_text(''.join(lines))
+      mirror.push(self._workdir)
+    stopping.any_host(False)  # the first host that fails may end the others: all wait for the list
     more = f'; {total} steps of at most {self._limit}' if self._limit else ''
     raise NonFiniteError(
       f'the loss or its gradient is not finite at step {bad} (seen at step {step}{more}); '

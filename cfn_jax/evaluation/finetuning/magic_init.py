@@ -19,6 +19,7 @@ from cfn_jax.data import pipeline, views
 from cfn_jax.errors import CfnError
 from cfn_jax.evaluation.finetuning import start
 from cfn_jax.models import layers as layer_lib
+from cfn_jax.training import devices
 from cfn_jax.transfer import weights as weights_lib
 
 Params = start.Params
@@ -44,7 +45,8 @@ def add(made: start.Made, kind: str, reader: pipeline.Reader, *, seed: int) -> s
     count = min(BATCHES * BATCH, len(reader.source))
     images = np.stack([whole(reader.evaluate(index))['image'] for index in range(count)])
     params = rescale_fresh(made, params, images, seed=seed)
-    return calibrate(made, params, images, seed=seed) if kind == 'calibrated' else params
+    params = calibrate(made, params, images, seed=seed) if kind == 'calibrated' else params
+    return devices.take_first(params)  # those of a GPU may differ in the last bit
 
   return dataclasses.replace(made, rescale=rescale)
 

@@ -6,10 +6,12 @@ without it does not count, so a stopped extraction resumes there. `index.json` h
 the features. NumPy only, no pickles. features.py writes it, the probes read it.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import pathlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,6 +83,15 @@ def count_parts(cache: Cache) -> int:
   while part < cache.parts() and cache.part_path(part).exists():
     part += 1
   return part
+
+
+def await_parts(cache: Cache, seconds: float = 90.0) -> None:
+  """Waits for parts that another host has written; on NFS they may show later."""
+  until = time.monotonic() + seconds
+  while count_parts(cache) < cache.parts() and time.monotonic() < until:
+    with contextlib.suppress(OSError):
+      list(cache.folder.iterdir())  # asks the server again
+    time.sleep(0.5)
 
 
 def write_part(cache: Cache, part: int, arrays: Mapping[str, np.ndarray]) -> None:

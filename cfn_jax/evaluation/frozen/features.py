@@ -234,6 +234,7 @@ def extract(
       rows = (compiled(placed, batch) for batch in devices.put_ahead(made, mesh))
       _write_parts(rows, cache, whole, dtype)
   stopping.any_host(False)  # the files exist
+  feature_cache.await_parts(cache)
   return feature_cache.Features(cache)
 
 
