@@ -1,6 +1,8 @@
 """One run at a time at an address: a lock that is taken, renewed, watched, lost and doubted."""
 
 import json
+import subprocess
+import sys
 import time
 
 import bucket_cases
@@ -146,3 +148,14 @@ def test_an_outage_while_a_lock_is_watched_does_not_count(bucket, monkeypatch):
   with pytest.raises(lease.LeaseError, match='is in use by process 1 on elsewhere'):
     lease.Lease(address, store).take(print)
   assert len(looks) == 5
+
+
+def test_the_documented_times_leave_no_two_owners():
+  """docs/reliability.md and docs/clusters.md; other tests shorten them."""
+  told = (
+    'from cfn_jax.buckets import lease, objects; from cfn_jax.training import distributed, lock; '
+    'print(lease.RENEW_SECONDS, lease.TRUSTED_SECONDS, lease.WATCH_SECONDS, lock.RENEW_SECONDS, '
+    'lock.WATCH_SECONDS, objects.PATIENCE_SECONDS, distributed.JOIN_SECONDS)'
+  )
+  done = subprocess.run([sys.executable, '-c', told], capture_output=True, text=True, check=True)
+  assert done.stdout.split() == ['10.0', '45.0', '60.0', '5.0', '20.0', '600.0', '300.0']

@@ -52,6 +52,7 @@ def test_a_file_is_asked_for_alone_with_its_card(proxy, bucket):
     there = {each.name for each in path.parent.iterdir() if each.is_file()}
     assert there == {'weights.npz', reading.CARD}
   listings = [path for _, path in proxy.seen[since:] if '/o?' in path]
+  assert listings
   assert all('maxResults=1&' in f'{path}&' or 'weights.npz%2F' in path for path in listings)
   with pytest.raises(CfnError, match=r'^gs://bucket/weights: there is nothing'):
     reading.local('gs://bucket/weights')

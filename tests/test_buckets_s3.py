@@ -3,6 +3,7 @@
 import json
 import os
 
+import bucket_cases
 import pytest
 import test_training_checkpoint as steps
 
@@ -11,9 +12,8 @@ from cfn_jax.errors import CfnError
 from cfn_jax.training import mirror
 
 boto3 = pytest.importorskip('boto3', reason="needs the extra 's3'")
-bucket_cases = pytest.importorskip('bucket_cases')
 botocore = pytest.importorskip('botocore')
-s3_store = pytest.importorskip('cfn_jax.buckets.s3_store')
+from cfn_jax.buckets import s3_store  # noqa: E402
 
 ADDRESS = addresses.Address('s3', 'bucket', 'runs/ein Lauf ü')
 

@@ -9,7 +9,7 @@ import re
 import ml_collections
 import pytest
 
-from cfn_jax import fields, main
+from cfn_jax import command, fields, main
 from cfn_jax.data import sources
 from cfn_jax.jigsaw import network
 from cfn_jax.jigsaw import pretext as pretexts
@@ -214,7 +214,95 @@ def test_the_default_is_the_papers_run():
   assert (config.learning_rate, config.decay_steps, config.decay_factor) == (0.01, 100_000, 0.1)
   assert (config.momentum, config.weight_decay) == (0.9, 5e-4)
   assert (config.bias_rate, config.bias_decay) == (2.0, 0.0)
-  assert (config.puzzle.crop_px, config.puzzle.cell_px, config.puzzle.tile_px) == (255, 85, 64)
+  assert (config.solver, config.schedule, config.warmup_steps) == ('caffe', 'step', 0)
+  assert (config.permutations.method, config.permutations.min_distance) == ('max', 0)
+  z, m = config.puzzle, config.model
+  assert (z.resize_px, z.crop_mode, z.crop_px, z.cell_px, z.tile_px) == (256, 'centre', 255, 85, 64)
+  assert (z.grey_fraction, z.channel_shift_px, z.tile_scale) == (0.3, 2, 50.0)
+  assert (z.normalization, z.grid, z.cell_gap_px) == ('tile', 3, 0)
+  assert (m.name, m.stride, m.dropout, m.fc7_features) == ('cfn', 2, 0.5, 4096)
+
+
+# Of the paper, its authors' code, or the code that it names: see the docstring of each config.
+SOLVER = {'momentum': 0.9, 'weight_decay': 5e-4, 'bias_rate': 2.0, 'bias_decay': 0.0}
+IMAGENET = SOLVER | {'learning_rate': 0.01, 'decay_steps': 100_000, 'decay_factor': 0.1}
+PUBLISHED = {
+  'frozen_layers': IMAGENET
+  | {'num_steps': 450_000, 'batch_size': 256, 'model.stride': 4, 'layers': (1, 2, 3, 4, 5)}
+  | {'views.view_px': 227, 'test.draws': 10, 'test.mirror': False},
+  'recognition': IMAGENET | {'num_steps': 350_000, 'batch_size': 256, 'views.view_px': 225},
+  'recognition:alexnet': IMAGENET | {'num_steps': 450_000, 'views.view_px': 227, 'test.draws': 10},
+  'alexnet_to_jigsaw': IMAGENET | {'num_steps': 350_000, 'permutations.num': 100},
+  'voc07_classification': SOLVER
+  | {'num_steps': 80_000, 'batch_size': 16, 'learning_rate': 1e-3, 'decay_steps': 10_000}
+  | {'decay_factor': 0.5, 'weight_decay': 1e-6, 'bias_decay': 1.0, 'clip_gradients': 10.0}
+  | {'test.draws': 10, 'trained': 'all', 'magic_init': '', 'views.view_px': 227},
+  'voc07_detection': SOLVER
+  | {'num_steps': 150_000, 'batch_size': 2, 'learning_rate': 1e-3, 'decay_steps': 50_000}
+  | {'decay_factor': 0.1, 'locked_convolutions': 1, 'magic_init': ''}
+  | dict.fromkeys(('images.scales_px', 'test.scales_px'), (480, 576, 688, 864, 1200))
+  | {'images.longest_px': 2000, 'test.suppress_overlap': 0.3, 'test.mean_per_image': 40}
+  | {'regions.per_image': 64, 'regions.foreground': 0.25, 'regions.foreground_overlap': 0.5}
+  | {'regions.background_low': 0.1, 'regions.background_high': 0.5},
+  'context_encoder': {'solver': 'adamw', 'learning_rate': 2e-4, 'momentum': 0.5, 'batch_size': 64},
+}
+
+
+@pytest.mark.parametrize('name', PUBLISHED)
+def test_evaluations_have_the_published_settings(name):
+  values = fields.flatten(command.load_config(name))
+  wanted = PUBLISHED[name]
+  assert {field: values[field] for field in wanted} == wanted
+
+
+def test_the_papers_figures_stand_beside_ours():
+  """As they are printed in its tables 1 to 5."""
+  from cfn_jax.evaluation import (
+    alexnet_to_jigsaw,
+    frozen_layers,
+    recognition,
+    voc_classification,
+    voc_detection,
+    voc_segmentation,
+  )
+  from cfn_jax.studies import declaration
+
+  assert frozen_layers.PAPER == {
+    'CFN': (54.7, 52.8, 49.7, 45.3, 34.6),
+    'Doersch et al.': (53.1, 47.6, 48.7, 45.6, 30.4),
+    'Wang and Gupta': (51.8, 46.9, 42.8, 38.8, 29.8),
+    'Random': (48.5, 41.0, 34.8, 27.1, 12.0),
+  }
+  tables = [each.PAPER for each in (voc_classification, voc_detection, voc_segmentation)]
+  for who, row in {
+    'CFN': (67.6, 53.2, 37.6),
+    'Wang and Gupta': (58.4, 44.0, None),
+    'Doersch et al.': (55.3, 46.6, None),
+    'Pathak et al.': (56.5, 44.5, 29.7),
+    'ImageNet labels': (78.2, 56.8, 48.0),
+  }.items():
+    assert tuple(table.get(who) for table in tables) == row
+  assert alexnet_to_jigsaw.PAPER == (88, 87, 86, 83, 74)
+  assert (alexnet_to_jigsaw.PAPER_REFERENCE, frozen_layers.PAPER_ALEXNET) == (88, 57.4)
+  assert recognition.PAPER == {'cfn': 57.1, 'alexnet': 57.4}
+  for study, paper in {
+    'permutations': {
+      'n100': 88,
+      'n95': 90,
+      'n85': 91,
+      'n71': 92,
+      'n35': 94,
+      'n10': 97,
+      'n7': 98,
+      'n6': 99,
+      'n1000_max': 71,
+      'n1000_mid': 62,
+      'n1000_min': 54,
+    },
+    'shortcuts': {'all_on': 88, 'no_gap': 98, 'no_normalisation': 90, 'no_shift': 89},
+  }.items():
+    runs = declaration.load(study).runs.values()
+    assert {run.name: run.paper['accuracy'] for run in runs if run.paper} == paper
 
 
 def _count_parameters(config):

@@ -187,16 +187,22 @@ def test_a_second_folder_gives_validation_with_the_classes_of_the_first(tmp_path
   assert (val.foreign_classes, strange.foreign_classes) == ((), ('fox',))
 
 
-def test_opening_a_folder_opens_none_of_its_files(tmp_path, monkeypatch):
+def test_opening_a_folder_opens_none_of_its_files(tmp_path):
   root = tmp_path / 'data'
   write_images(root, [f'{i}.jpg' for i in range(20)])
-  opened = []
-  sys.addaudithook(
-    lambda event, args: opened.append(args[0]) if event == 'open' and '.jpg' in str(args[0]) else 0
-  )
-  train, _ = open_folder(root, val_fraction=0.2)
-  assert opened == []
-  assert train[0].data and len(opened) == 1
+  opened, listening = [], [True]  # a hook stays for good
+
+  def note(event, arguments):
+    if listening and event == 'open' and '.jpg' in str(arguments[0]):
+      opened.append(arguments[0])
+
+  sys.addaudithook(note)
+  try:
+    train, _ = open_folder(root, val_fraction=0.2)
+    assert opened == []
+    assert train[0].data and len(opened) == 1
+  finally:
+    listening.clear()
 
 
 def test_a_million_names_are_small_and_quick():

@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import optax
 import pytest
 
 from cfn_jax.data import boxes, canvases
@@ -35,11 +34,6 @@ def test_moves_of_boxes_there_and_back(rules):
     np.testing.assert_allclose(clipped, case['clipped_to_500x375'], rtol=1e-9, atol=1e-9)
   case = rules['mirrored']
   assert boxes.mirror(np.array([case['box']]), case['width']).tolist() == [case['mirrored']]
-
-
-def test_the_distance_of_boxes(rules):
-  for case in rules['smooth_l1']:
-    assert float(optax.huber_loss(case['x'])) == pytest.approx(case['loss'])
 
 
 def test_sizes_of_images(rules):

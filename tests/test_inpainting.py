@@ -112,9 +112,11 @@ def test_the_paper_s_sizes():
   assert shapes['channelwise']['kernel'].shape == (6, 6, 1, 9216)
   assert [shapes[f'up{i}']['kernel'].shape[-1] for i in range(1, 6)] == [128, 64, 64, 32, 3]
   views = jax.ShapeDtypeStruct((2, 227, 227, 3), jnp.float32)
-  made = jax.eval_shape(lambda p, x: model.apply({'params': p}, x), shapes, views)
+  made, kept = jax.eval_shape(
+    lambda p, x: model.apply({'params': p}, x, capture_intermediates=True), shapes, views
+  )
   assert made.shape == (2, 227, 227, 3)
-  assert figures.map_sides(227, 4)['pool5'] == 6 and (6 - 1) * 2**5 + 1 == 161
+  assert kept['intermediates']['up5']['__call__'][0].shape == (2, 161, 161, 3)
 
 
 def test_the_decoder_equals_pytorch():
@@ -261,6 +263,24 @@ def test_evaluations_and_converters_take_the_trunk_and_name_what_they_leave(trai
   export.save_folder(loaded, tmp_path / 'out', 'caffe', overwrite=True)
   again = files.load_weights(tmp_path / 'out')
   np.testing.assert_array_equal(again.params['conv3']['kernel'], loaded.params['conv3']['kernel'])
+
+
+def test_a_run_is_what_its_fingerprint_holds():
+  config = make_config()
+  made = task.make_inpainting(
+    config, lambda: feed.open_readers(config, min_side_px=config.views.resize_px)
+  )
+  found = task.make_fingerprint(config, made)
+  sections = {
+    f'{section}.{name}': value
+    for section in ('views', 'input', 'mask', 'decoder', 'model')
+    for name, value in config[section].to_dict().items()
+  }
+  assert {name: found[name] for name in sections} == sections
+  assert set(found) - set(sections) == {
+    *('task', 'seed', 'batch_size', 'training images', 'validation images', 'mask rules'),
+    *('reconstruction', 'data.on_bad_image'),
+  }
 
 
 @pytest.mark.slow

@@ -410,3 +410,16 @@ def test_a_validation_without_one_good_image_is_an_error():
   sums = dict.fromkeys((f'val_{each}' for each in ('images', 'shares', 'squares', 'count')), 0.0)
   with pytest.raises(ValueError, match=r'no validation image can be read, see bad_images\.tsv'):
     task._report_validation('val', sums)
+
+
+def test_a_run_is_what_its_fingerprint_holds(config):
+  """All else may change between two starts: rates, periods, precision, workers."""
+  pretext = pretexts.open_pretext(config)
+  found = task.make_fingerprint(config, pretext)
+  sections = {f'{s}.{n}': v for s in ('puzzle', 'model') for n, v in config[s].to_dict().items()}
+  assert {name: found[name] for name in sections} == sections
+  assert set(found) - set(sections) == {
+    *('task', 'seed', 'batch_size', 'training images', 'validation images', 'puzzle rules'),
+    *('data.puzzles_per_image', 'data.on_bad_image', 'permutation set'),
+    'permutations.fixed_per_image',
+  }

@@ -495,12 +495,20 @@ def test_every_task_of_a_config_is_known_and_its_module_opens_it():
 
 
 @pytest.mark.parametrize('variant', ['', ':small'])
-@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
-def test_the_devices_start_for_every_config(path, variant):
+@pytest.mark.parametrize('name', [path.stem for path in CONFIGS if path.stem != 'training'])
+def test_the_devices_start_for_every_config(name, variant, monkeypatch):
+  import jax
+
   from cfn_jax import command, main
 
-  if path.stem != 'training':  # no config of its own
-    main.start_devices(command.load_config(f'{path}{variant}'))
+  monkeypatch.setattr(main.host_memory, 'keep_freed', lambda: True)  # for this process, for good
+  config, before = command.load_config(f'{name}{variant}'), jax.config.jax_default_matmul_precision
+  try:
+    main.start_devices(config)
+    asked = config.matmul_precision
+    assert jax.config.jax_default_matmul_precision == (None if asked == 'default' else asked)
+  finally:
+    jax.config.update('jax_default_matmul_precision', before)
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
+from test_models_golden import _golden_parameters
 
 from cfn_jax.models import fast_rcnn, layers, trunk
-from tests.test_models_golden import _golden_parameters
 
 
 def pool_plainly(maps, rois, scale, size):

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_models_golden import _golden_parameters
 
 from cfn_jax.models import fcn, layers, trunk, upsampling
-from tests.test_models_golden import _golden_parameters
 
 MEAN = np.array([104.00699, 116.66877, 122.67892], 'f4')
 
