@@ -299,7 +299,7 @@ def test_the_papers_figures_stand_beside_ours():
       'n1000_mid': 62,
       'n1000_min': 54,
     },
-    'shortcuts': {'all_on': 88, 'no_gap': 98, 'no_normalisation': 90, 'no_shift': 89},
+    'shortcuts': {'all_on': 88, 'no_gap': 98, 'no_normalization': 90, 'no_shift': 89},
   }.items():
     runs = declaration.load(study).runs.values()
     assert {run.name: run.paper['accuracy'] for run in runs if run.paper} == paper

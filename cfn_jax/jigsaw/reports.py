@@ -106,7 +106,7 @@ def advise(config: ml_collections.ConfigDict, asked: questions.Questions) -> str
   m, count = config.model, len(asked)
   many = asked.name == 'jigsaw' and count > EASY_SET
   most = min(8, config.permutations.fixed_per_image or count) if asked.name == 'jigsaw' else 1
-  started = bool(config.get('init_from'))  # a reference of an evaluation has no such field
+  started = 'init_from' in config and bool(config.init_from)  # a reference has no such field
   hidden = config.puzzle.cell_px > config.puzzle.tile_px or config.puzzle.cell_gap_px > 0
   causes = (
     (
