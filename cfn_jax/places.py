@@ -159,7 +159,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   Readers see the old file or the new one. Each process of each host has its own temporary name, so
   that one that outlives its killed parent writes to no other's file.
   """
-  temporary = path.with_name(f'{path.name}.{socket.gethostname()}.{os.getpid()}.tmp')
+  temporary = path.with_name(f'{path.name}.{socket.gethostname()[-16:]}.{os.getpid()}.tmp')
   try:
     yield temporary
     with temporary.open('rb+') as file:

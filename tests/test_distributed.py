@@ -126,7 +126,7 @@ def test_when_a_process_dies_the_other_ends_and_names_it(killed, tmp_path):
     processes[killed].send_signal(signal.SIGKILL)
     began = time.monotonic()
     code = processes[1 - killed].wait(timeout=30)
-    assert code in (distributed.LOST_PEER, -signal.SIGABRT)  # the runtime's own is the latter
+    assert code in (distributed.LOST_PEER, -signal.SIGABRT), code  # the runtime's own is the latter
     assert time.monotonic() - began < 30
   said = read_log(workdir, 1 - killed)
   if killed == 1:

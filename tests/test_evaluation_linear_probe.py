@@ -1,6 +1,7 @@
 """Linear probes and SVMs: scikit-learn's classifiers, the same figures whatever the batch."""
 
 import json
+import threading
 
 import jax
 import labelled_cases
@@ -66,6 +67,21 @@ def make_config(**fields):
   return probe_cases.make_config(
     'linear_probe', probe_cases.labelled_cases.REPOSITORY, **{'num_steps': 5, **fields}
   )
+
+
+def test_parts_of_another_host_are_waited_for(tmp_path, capsys):
+  """On NFS a file shows later than it was written."""
+  cache = save_features(
+    tmp_path, {'fc6': np.ones((32, 2), np.float32)}, np.zeros(32, np.int32)
+  ).cache
+  feature_cache.await_parts(cache)
+  assert capsys.readouterr().err == ''
+  last = cache.part_path(1)
+  hidden = last.rename(last.with_suffix('.hidden'))
+  threading.Timer(0.7, hidden.rename, (last,)).start()
+  feature_cache.await_parts(cache)
+  assert feature_cache.count_parts(cache) == 2
+  assert 'waiting up to 90 s for features of another host' in capsys.readouterr().err
 
 
 def test_the_loop_arrives_at_scikit_learns_logistic_regression(tmp_path):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tiny_task
 
+from cfn_jax.buckets import objects
 from cfn_jax.training import checkpoint, finite, lock, loop, settings, step_folders, stopping
 
 
@@ -273,6 +274,17 @@ def test_a_bad_step_stops_with_step_records_picture_and_the_last_good_checkpoint
   listed = (tmp_path / 'run' / 'bad_batch.txt').read_text().splitlines()
   assert listed == [f'{row}\trecord {40 + row}' for row in range(8)]
   assert step_folders.find_steps(tmp_path / 'run' / 'checkpoints') == [3, 4]
+
+
+def test_a_bucket_that_fails_does_not_hide_the_bad_step(tmp_path, monkeypatch, capsys):
+  def fail(folder):
+    raise objects.BucketError('gs://bucket: no answer')
+
+  monkeypatch.setattr(finite.mirror, 'push', fail)
+  with pytest.raises(finite.NonFiniteError, match='not finite at step 5'):
+    fit(tmp_path / 'run', bad_steps=(5,))
+  assert 'warning: gs://bucket: no answer' in capsys.readouterr().err
+  assert (tmp_path / 'run' / 'bad_batch.txt').read_text()
 
 
 def test_a_skipped_step_is_a_step_the_rate_drops_on_time(tmp_path):

@@ -257,6 +257,10 @@ class Checkpoints:
       return
     except objects.BucketError as error:  # says what is saved where
       raise CheckpointError(f'step {self._saving}: {error}') from error
+    except jax.errors.JaxRuntimeError as error:
+      if jax.process_count() > 1:
+        raise  # a lost peer, which `distributed.watch_peers` names
+      reason = store_errors.shorten(error)
     except Exception as error:  # whatever the file system, tensorstore or Orbax raise
       reason = store_errors.shorten(error)
     gc.collect()  # other writes that failed report it when they go: while that is hushed

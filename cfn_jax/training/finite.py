@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from cfn_jax.buckets import addresses
+from cfn_jax.buckets import addresses, objects
 from cfn_jax.errors import CfnError
 from cfn_jax.training import mirror, stopping
 from cfn_jax.training import task as tasks
@@ -91,7 +91,10 @@ class Watch:
     if jax.process_index() == 0:
       lines = [f'{row}\t{name}\n' for row, name in enumerate(records)]
       listed.write_text(''.join(lines))
-      mirror.push(self._workdir)
+      try:
+        mirror.push(self._workdir)
+      except objects.BucketError as error:  # the loss is what must be told
+        self._say(f'warning: {error}')
     stopping.any_host(False)  # the first host that fails may end the others: all wait for the list
     more = f'; {total} steps of at most {self._limit}' if self._limit else ''
     raise NonFiniteError(

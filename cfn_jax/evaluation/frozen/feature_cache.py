@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cfn_jax import places
+from cfn_jax import places, terminal
 from cfn_jax.errors import CfnError
 
 LABEL = 'label'
@@ -88,6 +88,8 @@ def count_parts(cache: Cache) -> int:
 def await_parts(cache: Cache, seconds: float = 90.0) -> None:
   """Waits for parts that another host has written; on NFS they may show later."""
   until = time.monotonic() + seconds
+  if count_parts(cache) < cache.parts():
+    terminal.say(f'waiting up to {seconds:.0f} s for features of another host: {cache.folder}')
   while count_parts(cache) < cache.parts() and time.monotonic() < until:
     with contextlib.suppress(OSError):
       list(cache.folder.iterdir())  # asks the server again
