@@ -3,7 +3,7 @@
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from cfn_jax import places, terminal
 from cfn_jax.buckets import addresses
@@ -41,15 +41,7 @@ def conduct(
   states = {each.name: records.read_state(each, workdir) for each in planned}
   mine = executions.split(executions.choose(planned, chosen or [*study.runs]), *part)
   names = {each.name for each in mine}
-  left: list[executions.Execution] = []
-  for each in planned:
-    wanted = each.name in names and states[each.name] != 'finished'
-    if states[each.name] and not each.trains:
-      # A run that is made again is tested again; an evaluation of the same weights ends at once.
-      again = any(each.start == other.name for other in left)
-      wanted |= again or (states[each.name] != 'finished' and each.start in names)
-    if wanted:
-      left.append(each)
+  left = _find_left(planned, states, names)
   told = disk.check(left, workdir)
   rate, source = _find_rate(planned, workdir, images_per_second)
   visits = {each.name: records.count_visits(each, workdir) for each in left}
@@ -90,6 +82,21 @@ def conduct(
   terminal.say(f'everything is in {addresses.show(workdir)}')
   names |= {each.name for each in left}
   return [n for n in (e.name for e in planned) if n in names and records.read_failure(workdir / n)]
+
+
+def _find_left(
+  planned: Sequence[executions.Execution], states: Mapping[str, str], names: Collection[str]
+) -> list[executions.Execution]:
+  """Returns what is to be done of the named executions, and what tests a run that is made again."""
+  left: list[executions.Execution] = []
+  for each in planned:
+    wanted = each.name in names and states[each.name] != 'finished'
+    if states[each.name] and not each.trains:  # an evaluation of the same weights ends at once
+      again = any(each.start == other.name for other in left)
+      wanted |= again or (states[each.name] != 'finished' and each.start in names)
+    if wanted:
+      left.append(each)
+  return left
 
 
 def _find_rate(

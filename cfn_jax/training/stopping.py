@@ -100,7 +100,7 @@ class Stopping:
   def __init__(self) -> None:
     self.signal = 0  # the first that came
     self._calls = 0
-    self._agreed = self._told = False
+    self._agreed = False
     self._before: dict[int, Any] = {}
 
   def __enter__(self) -> 'Stopping':
@@ -113,7 +113,7 @@ class Stopping:
 
   def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
     global _missed
-    if self.signal and kind is None and not self._told:
+    if self.signal and kind is None and not self._agreed:
       _missed = self.signal
     if not self.signal:  # else a second signal still ends the remaining work
       for number, handler in self._before.items():
@@ -126,7 +126,6 @@ class Stopping:
       self._agreed = bool(self.signal)
     elif not self._agreed and self._calls % AGREE_EVERY == 1:
       self._agreed = any_host(bool(self.signal))
-    self._told = self._agreed
     return self._agreed
 
   def make_error(self, what: str) -> Stopped:
